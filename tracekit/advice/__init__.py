@@ -1,0 +1,1 @@
+"""From findings to settings with a value, a gain and a reason."""

@@ -1,0 +1,1 @@
+"""Pure functions from the tables of a run to data frames."""

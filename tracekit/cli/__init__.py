@@ -1,0 +1,1 @@
+"""The command line: one command per file, its docstring is its help."""

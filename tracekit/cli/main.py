@@ -1,0 +1,79 @@
+"""The `tracekit` command: an explicit list of commands, and the one place that turns errors into a line and a code."""
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+import click
+
+import tracekit
+from tracekit.errors import TracekitError
+
+# name -> module with a click command called `command`; imported only when asked for.
+COMMANDS = {
+    "record": "tracekit.cli.record",
+    "analyze": "tracekit.cli.analyze",
+    "query": "tracekit.cli.query",
+    "runs": "tracekit.cli.runs",
+    "doctor": "tracekit.cli.doctor",
+    "config": "tracekit.cli.config",
+    "completion": "tracekit.cli.completion",
+}
+
+
+class Commands(click.Group):
+    """The commands above, and those that other packages add by the entry point group `tracekit.commands`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *(point.name for point in _entry_points() if point.name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in COMMANDS:
+            return importlib.import_module(COMMANDS[name]).command
+        for point in _entry_points():
+            if point.name == name:
+                return point.load()
+        return None
+
+
+def _entry_points() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group="tracekit.commands")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tracekit.__version__, prog_name="tracekit")
+def command() -> None:
+    """Record an unmodified PyTorch program, explain its time, and get settings that make it faster.
+
+    \b
+        tracekit record -- python train.py
+        tracekit analyze
+        tracekit dashboard
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. What the user can mend is one line on stderr and code 2."""
+    try:
+        result = command.main(args=arguments, prog_name="tracekit", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except TracekitError as error:
+        print(f"tracekit: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output left (`tracekit query … | head`): not an error of ours.
+        sys.stderr.close()
+        return 0
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The wire between a recorded process and its supervisor: fixed-size records in memory-mapped segments, and side files.
+
+Written by `tracekit.collectors.spool` inside the program, so nothing here may import more than the standard library.
+All files of one process share a stem, `<pid>-<start>`:
+
+    <stem>.process        JSON, once: who the process is
+    <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0
+    <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
+    <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
+    <stem>.<n>.window     the raw Kineto trace of profiler window n
+
+A record is committed by its last field: `kind` is written last and is never 0.
+"""
+
+import struct
+from enum import IntEnum
+
+SEGMENT_RECORDS = 16_384
+# name, thread, start, end, four integers whose meaning the kind gives, depth, direction, kind
+RECORD = struct.Struct("<IIqqqqqqiHH")
+SEGMENT_BYTES = SEGMENT_RECORDS * RECORD.size
+RECORD_FIELDS = ["name", "thread", "start", "end", "a", "b", "c", "d", "depth", "direction", "kind"]
+RECORD_FORMATS = ["<u4", "<u4", "<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<i4", "<u2", "<u2"]
+NAME_LENGTH = struct.Struct("<I")
+
+FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
+
+
+class Kind(IntEnum):
+    """What a record is, and what its integers a, b, c, d mean."""
+
+    STEP = 1  # an explicit step; a: its number
+    LAYER = 2  # a: layer id; b: 1 when layers inside an RNN were told apart during this call
+    PHASE = 3  # name: backward | optimizer | …; a: an id of the object (which optimizer)
+    RANGE = 4  # a span that the user named
+    FETCH = 5  # a loader worker made a batch; name: loader; a: batch index; b: worker
+    BATCH = 6  # the program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown
+    COLLECTIVE = 7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
+    WINDOW = 8  # a profiler window ended; a: its number; b: Unix time at its end; c: CLOCK_MONOTONIC then

@@ -1,0 +1,99 @@
+"""Where runs live: naming, creating, finding and replacing run directories."""
+
+import os
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from tracekit.errors import RunError
+
+DEFAULT_DIRECTORY = "tracekit-runs"
+
+
+def new_run_path(command: list[str], directory: Path | str = DEFAULT_DIRECTORY) -> Path:
+    """`<directory>/<script>-<utc>-<id>` for a command; the name holds only letters, digits, '.', '_' and '-'."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return Path(directory) / f"{_script_name(command)}-{stamp}-{secrets.token_hex(3)}"
+
+
+def _script_name(command: list[str]) -> str:
+    """The script of `python script.py`, the module of `python -m module`, else the program itself."""
+    words = [word for word in command[1:] if word == "-m" or not word.startswith("-")]
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is None and "-m" in words[:-1]:
+        script = words[words.index("-m") + 1]
+    stem = Path(script or command[0]).name.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", stem)[:60].lstrip(".-") or "run"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory is a run: it holds a manifest."""
+    return any((path / "manifest").glob("*.json"))
+
+
+def create_run(path: Path, force: bool = False) -> Path:
+    """Make the run directory; the one that makes it owns it, so two recordings cannot share one.
+
+    Raises RunError when something is there (with `force`, when it is not a finished run), OSError when it cannot be made.
+    """
+    path = Path(os.path.abspath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not force:
+            raise RunError(f"{path}: exists already, will not overwrite it without --force") from None
+        _remove_run(path)
+        path.mkdir()
+    (path / "manifest").mkdir()
+    (path / "tables").mkdir()
+    return path
+
+
+def _remove_run(path: Path) -> None:
+    if not path.is_dir() or path.is_symlink() or not (is_run(path) or not any(path.iterdir())):
+        raise RunError(f"{path}: is not a run of tracekit, --force will not replace it; choose another --output")
+    if is_being_recorded(path):
+        raise RunError(f"{path}: is being recorded right now; choose another --output")
+    shutil.rmtree(path)
+
+
+def is_being_recorded(path: Path) -> bool:
+    """Whether a living supervisor on this host writes into the run."""
+    from tracekit.run.manifest import Manifest
+
+    for file in (path / "manifest").glob("*.json"):
+        manifest = Manifest.load(file)
+        if manifest.ended_ns is None and manifest.host == os.uname().nodename:
+            if process_started(manifest.supervisor) == manifest.supervisor_started:
+                return True
+    return False
+
+
+def process_started(pid: int) -> int | None:
+    """When a living process started, in clock ticks since boot (proc(5), field 22 of stat); None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] == b"Z" else int(fields[19])
+
+
+def list_runs(directory: Path | str = DEFAULT_DIRECTORY) -> list[Path]:
+    """The runs of a directory, newest first."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        return []
+    runs = [path for path in directory.iterdir() if path.is_dir() and is_run(path)]
+    return sorted(runs, key=lambda path: (path / "manifest").stat().st_mtime_ns, reverse=True)
+
+
+def newest_run(directory: Path | str = DEFAULT_DIRECTORY) -> Path:
+    """The newest run of a directory. Raises RunError when it has none."""
+    runs = list_runs(directory)
+    if not runs:
+        raise RunError(f"no run in {directory}/; record one with: tracekit record -- python your_script.py")
+    return runs[0]

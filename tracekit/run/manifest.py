@@ -1,0 +1,119 @@
+"""The manifest: what was run, where, under what, at which cost, and what is missing. One file per supervisor (host)."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tracekit.errors import RunError
+
+MANIFEST_VERSION = 1
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Something that was not captured, and why."""
+
+    what: str
+    why: str
+
+
+class CPU(msgspec.Struct):
+    """The CPUs that the program could use."""
+
+    model: str = ""
+    logical: int = 0
+    affinity: list[int] = []
+    physical_cores: int = 0
+    sockets: int = 0
+    numa_nodes: int = 0
+    quota: float | None = None  # CPUs the cgroup grants, None where it sets no limit
+
+
+class Torch(msgspec.Struct):
+    """The torch build in the program, as its own process saw it."""
+
+    version: str = ""
+    cuda: str | None = None
+    openmp: str = ""
+    intra_op: int = 0
+    inter_op: int = 0
+
+
+class Overhead(msgspec.Struct):
+    """What recording cost, as tracekit estimates it itself.
+
+    `program` is the share of the run's wall time spent in hooks inside the program, `supervisor` the CPU time of the
+    supervisor over the CPU time that the machine had to offer, `profiler` the part of `program` due to profiler windows.
+    """
+
+    budget: float = 0.01
+    program: float = 0.0
+    profiler: float = 0.0
+    supervisor: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.program + self.supervisor
+
+
+class Manifest(msgspec.Struct):
+    """One supervisor's account of the run. A key missing in an old file takes its default."""
+
+    schema: int = MANIFEST_VERSION
+    tracekit: str = ""
+    run: str = ""
+    host: str = ""
+    command: list[str] = []
+    directory: str = ""
+    condition: str = "baseline"
+    settings: dict[str, Any] = {}
+    collectors: list[str] = []
+    started_ns: int = 0
+    ended_ns: int | None = None  # None while recording, and after a supervisor that was killed
+    clock_offset_ns: int = 0  # add to CLOCK_MONOTONIC for Unix time
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    spool: str | None = None  # where unconverted evidence waits; None once all of it is in the tables
+    supervisor: int = 0  # its pid, while it lives
+    supervisor_started: int = 0  # its start in clock ticks since boot: a recycled pid is not the supervisor
+    cpu: CPU = msgspec.field(default_factory=CPU)
+    torch: Torch | None = None
+    gpus: list[str] = []
+    overhead: Overhead = msgspec.field(default_factory=Overhead)
+    profile: str = "auto"
+    missing: list[Missing] = []
+
+    def add_missing(self, what: str, why: str) -> None:
+        """Note once that something was not captured."""
+        note = Missing(what, why)
+        if note not in self.missing:
+            self.missing.append(note)
+
+    def save(self, path: Path) -> None:
+        """Replace the file at once: a reader sees the old or the new manifest, never half of one."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(".tmp")
+        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
+        os.replace(scratch, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Manifest":
+        """Read one manifest. Raises RunError when it is not one, or newer than this tracekit."""
+        try:
+            data = path.read_bytes()
+            version = msgspec.json.decode(data, type=_Version).schema
+            if version > MANIFEST_VERSION:
+                raise RunError(
+                    f"{path}: written by a newer tracekit (schema {version}, this one reads up to {MANIFEST_VERSION});"
+                    " upgrade tracekit to open this run"
+                )
+            return msgspec.json.decode(data, type=cls)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+        except msgspec.MsgspecError as error:
+            raise RunError(f"{path}: not a tracekit manifest ({error})") from error
+
+
+class _Version(msgspec.Struct):
+    schema: int = MANIFEST_VERSION

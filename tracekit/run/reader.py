@@ -1,0 +1,113 @@
+"""Reading a run back: its manifest, its tables as data frames, and SQL over them."""
+
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tracekit.errors import RunError, TracekitError
+from tracekit.run.folder import is_run
+from tracekit.run.manifest import Manifest, Missing
+from tracekit.run.parts import live_parts
+from tracekit.run.schema import TABLES, plain
+
+
+class Run:
+    """A recorded run. Parts that cannot be read are left out and named in `missing`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._unreadable: list[Missing] = []
+        self._one_at_a_time = Lock()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def manifests(self) -> list[Manifest]:
+        """One manifest per host, the first started one first."""
+        files = sorted((self.path / "manifest").glob("*.json"))
+        return sorted((Manifest.load(file) for file in files), key=lambda manifest: manifest.started_ns)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the host that started first."""
+        return self.manifests[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the recording ended in order and everything in it can be read."""
+        return all(manifest.ended_ns is not None for manifest in self.manifests) and not self.missing
+
+    @property
+    def missing(self) -> list[Missing]:
+        """What was not captured or cannot be read, from every host."""
+        self._datasets  # noqa: B018  reading the footers finds what is unreadable
+        notes = [note for manifest in self.manifests for note in manifest.missing]
+        notes += [
+            Missing(f"the end of the recording on {manifest.host}", "its supervisor has not ended in order")
+            for manifest in self.manifests
+            if manifest.ended_ns is None
+        ]
+        return list(dict.fromkeys(notes + self._unreadable))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A whole table as a data frame; use `sql` for what does not fit in memory."""
+        return self.sql(f'SELECT * FROM "{name}"')
+
+    def sql(self, query: str, parameters: list[object] | None = None) -> pd.DataFrame:
+        """The result of one SQL query over the tables. Raises TracekitError when DuckDB refuses it."""
+        return self.arrow(query, parameters).to_pandas()
+
+    def arrow(self, query: str, parameters: list[object] | None = None) -> pa.Table:
+        """The same as `sql`, as an Arrow table."""
+        try:
+            with self._one_at_a_time:
+                return self._database.sql(query, params=parameters).to_arrow_table()
+        except duckdb.Error as error:
+            raise TracekitError(f"{self.name}: {error}") from error
+
+    @cached_property
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        # The queries see the registered tables and nothing else: no file of this machine.
+        database = duckdb.connect(config={"enable_external_access": "false", "memory_limit": "2GB"})
+        for name, dataset in self._datasets.items():
+            database.register(name, dataset)
+        return database
+
+    @cached_property
+    def _datasets(self) -> dict[str, ds.Dataset]:
+        return {name: self._dataset(name) for name in TABLES}
+
+    def _dataset(self, name: str) -> ds.Dataset:
+        parts = [part for part in live_parts(self.path / "tables" / name) if self._readable(part)]
+        if not parts:
+            return ds.dataset(plain(name).empty_table())
+        return ds.dataset([str(part) for part in parts], schema=plain(name), format="parquet")
+
+    def _readable(self, part: Path) -> bool:
+        try:
+            pq.read_metadata(part)
+        except (OSError, pa.ArrowException) as error:
+            where = part.relative_to(self.path)
+            self._unreadable.append(Missing(f"the rows of {where}", f"the file cannot be read ({str(error).splitlines()[0]})"))
+            return False
+        return True
+
+
+def open_run(path: Path | str) -> Run:
+    """Open a run directory. Raises RunError when there is no run, or one of a newer schema."""
+    path = Path(path)
+    if not path.is_dir():
+        raise RunError(f"{path}: no such run; `tracekit runs` lists those there are")
+    if not is_run(path):
+        raise RunError(f"{path}: is not a run of tracekit (it has no manifest/); `tracekit runs` lists those there are")
+    run = Run(path)
+    run.manifests  # noqa: B018  an unreadable or newer manifest is said now
+    return run

@@ -1,0 +1,102 @@
+"""The tables of a run: one Arrow schema each. Times are integer nanoseconds, `start_ns` since the Unix epoch."""
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+_COMMON = [
+    pa.field("process", pa.int32()),
+    pa.field("thread", pa.int64()),
+    pa.field("start_ns", pa.int64()),
+    pa.field("duration_ns", pa.int64()),
+]
+
+
+def _table(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema(_COMMON + [pa.field(name, kind) for name, kind in columns])
+
+
+TABLES: dict[str, pa.Schema] = {
+    # A process of the run. `parent` is the `process` of its parent, -1 where the parent is not part of the run;
+    # `rank`, `local_rank`, `worker` are -1 where they do not apply.
+    "processes": _table(
+        ("pid", pa.int64()),
+        ("parent", pa.int32()),
+        ("role", _NAME),
+        ("rank", pa.int32()),
+        ("local_rank", pa.int32()),
+        ("world_size", pa.int32()),
+        ("worker", pa.int32()),
+        ("attempt", pa.int32()),
+        ("host", _NAME),
+        ("command", _NAME),
+        ("recorded", pa.bool_()),
+        ("clock_offset_ns", pa.int64()),
+        ("clock_drift_ppm", pa.float64()),
+    ),
+    # kind: step | layer | phase | range | fetch. `step` is set on explicit steps only, -1 elsewhere: steps are
+    # derived when analysing. `layer` numbers the layers of a process. `direction`: forward | backward | "".
+    # `inner` marks a call during which the layers inside an nn.LSTM or GRU were told apart, at a cost that inflates it.
+    "spans": _table(
+        ("kind", _NAME),
+        ("name", _NAME),
+        ("depth", pa.int32()),
+        ("step", pa.int64()),
+        ("layer", pa.int64()),
+        ("direction", _NAME),
+        ("inner", pa.bool_()),
+    ),
+    # category: Kineto's own (cpu_op, user_annotation, kernel, gpu_memcpy, cuda_runtime, …). -1 where not given.
+    "operators": _table(
+        ("category", _NAME),
+        ("name", _NAME),
+        ("dims", _NAME),
+        ("sequence", pa.int64()),
+        ("correlation", pa.int64()),
+        ("device", pa.int32()),
+        ("stream", pa.int64()),
+        ("bytes", pa.int64()),
+        ("flops", pa.int64()),
+        ("window", pa.int32()),
+    ),
+    # `duration_ns` is the time the program waited for the batch; `bytes` is -1 where it was not measured.
+    "batches": _table(
+        ("loader", _NAME),
+        ("epoch", pa.int64()),
+        ("index", pa.int64()),
+        ("worker", pa.int32()),
+        ("bytes", pa.int64()),
+    ),
+    "samples": _table(
+        ("loader", _NAME),
+        ("batch", pa.int64()),
+        ("index", pa.int64()),
+        ("cpu_ns", pa.int64()),
+        ("blocked_ns", pa.int64()),
+        ("decode_ns", pa.int64()),
+        ("bytes", pa.int64()),
+    ),
+    "reads": _table(("path", _NAME), ("offset", pa.int64()), ("bytes", pa.int64())),
+    # `ready_ns` is when the data could have been sent; equal to `start_ns` for calls made by the program itself.
+    "collectives": _table(
+        ("op", _NAME),
+        ("group", _NAME),
+        ("sequence", pa.int64()),
+        ("bytes", pa.int64()),
+        ("dtype", _NAME),
+        ("is_async", pa.bool_()),
+        ("ready_ns", pa.int64()),
+    ),
+    # One value of one counter over [start_ns, start_ns + duration_ns]. process -1: the whole machine or job.
+    # `source` is the rung of the ladder that the value came from.
+    "counters": _table(("counter", _NAME), ("value", pa.int64()), ("source", _NAME)),
+}
+
+
+def plain(name: str) -> pa.Schema:
+    """The schema of a table with its dictionary-encoded words as plain strings: what SQL and data frames see."""
+    return pa.schema(
+        [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in TABLES[name]]
+    )

@@ -1,0 +1,87 @@
+"""Writing tables: small Parquet parts while recording, one sorted file per host and table at the end."""
+
+import os
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.run.parts import host_of, live_parts, number_of
+from tracekit.run.schema import TABLES
+
+# Compaction sorts out of core: DuckDB spills to disk beyond this.
+_SORT_MEMORY = "96MB"
+_ROW_GROUP = 256 * 1024
+_FORMAT = {"compression": "zstd", "compression_level": 6, "data_page_version": "2.0"}
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write one Parquet file: a temporary file, then a rename, so that no reader meets half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".tmp")
+    try:
+        with _open(table.schema, scratch) as writer:
+            writer.write_table(table, row_group_size=_ROW_GROUP)
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _open(schema: pa.Schema, path: Path) -> pq.ParquetWriter:
+    words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+    numbers = {field.name: "DELTA_BINARY_PACKED" for field in schema if pa.types.is_integer(field.type)}
+    return pq.ParquetWriter(path, schema, use_dictionary=words, column_encoding=numbers, **_FORMAT)
+
+
+class PartWriter:
+    """Appends parts to the tables of one host, and compacts them when recording ends."""
+
+    def __init__(self, run: Path, host: str) -> None:
+        self._tables = run / "tables"
+        self._host = host
+        existing = (number_of(file) for file in self._tables.glob("*/*.parquet") if host_of(file) == host)
+        self._last = max(existing, default=0)
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Add a part to a table. Raises OSError when the disk does not take it; nothing is left half-written."""
+        if table.num_rows:
+            write_table(table.cast(TABLES[name]), self._tables / name / f"{self._host}-{self._last + 1:06d}.parquet")
+            self._last += 1
+
+    def compact(self, scratch: Path) -> None:
+        """Turn each table's parts into one file sorted by process and start. `scratch` takes what does not fit memory.
+
+        Raises OSError or duckdb.Error when the disk does not take it; the parts then stay as they are.
+        """
+        for folder in sorted(self._tables.glob("*")):
+            files = [file for file in folder.glob("*.parquet") if host_of(file) == self._host]
+            live = [file for file in live_parts(folder) if file in files]
+            if live:
+                self._merge(folder.name, live, scratch)
+                newest = folder / f"{self._host}-{number_of(live[-1]):06d}.merged.parquet"
+                for file in files:
+                    if file != newest:
+                        file.unlink()
+
+    def _merge(self, name: str, parts: list[Path], scratch: Path) -> None:
+        merged = parts[0].parent / f"{self._host}-{number_of(parts[-1]):06d}.merged.tmp"
+        settings = {"memory_limit": _SORT_MEMORY, "temp_directory": str(scratch), "threads": 1}
+        with duckdb.connect(config=settings) as database:
+            files = [_literal(part) for part in parts]
+            columns = ", ".join(f'"{column}"' for column in TABLES[name].names)
+            rows = database.sql(
+                f"SELECT {columns} FROM read_parquet(?) ORDER BY process, start_ns, duration_ns DESC", params=[files]
+            )
+            try:
+                with _open(TABLES[name], merged) as writer:
+                    for batch in rows.to_arrow_reader(_ROW_GROUP):
+                        writer.write_table(pa.table(batch).cast(TABLES[name]), row_group_size=_ROW_GROUP)
+                os.replace(merged, merged.with_suffix(".parquet"))
+            finally:
+                merged.unlink(missing_ok=True)
+
+
+def _literal(path: Path) -> str:
+    """The path as DuckDB's globbing takes it to the letter."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in str(path))

@@ -1,0 +1,1 @@
+"""Foreign trace formats: Kineto/Chrome JSON in."""
