@@ -1,0 +1,28 @@
+"""What every test stands on: an environment without the developer's own settings, and the place of the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).parent.parent
+
+# How long an example takes depends on the machine and its neighbours: no deadline.
+settings.register_profile("tracekit", deadline=None, derandomize=True)
+settings.load_profile("tracekit")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `TRACEKIT_*`, no thread counts, no injected paths; help texts wrap at a fixed width."""
+    for name in list(os.environ):
+        if name.startswith(("TRACEKIT_", "OMP_", "MKL_")) or name in ("PYTHONPATH", "PYTHONSTARTUP"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout that is tested."""
+    return REPOSITORY
