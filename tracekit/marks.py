@@ -1,13 +1,9 @@
 """What a program may say about itself: `tracekit.step()` and `tracekit.span(name)`. Free of effect when not recorded."""
 
-import importlib
-import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
-
-# Set in every process below `tracekit record`: the folder that takes the process's evidence.
-SPOOL_VARIABLE = "TRACEKIT_SPOOL"
 
 
 class Listener(Protocol):
@@ -36,20 +32,18 @@ def step() -> None:
 @contextmanager
 def span(name: str) -> Iterator[None]:
     """Record the time spent in the `with` block under a name."""
-    if _listener is None:
+    listener = _listener
+    if listener is None:
         yield
         return
-    start = _listener.begin()
+    start = listener.begin()
     try:
         yield
     finally:
-        if _listener is not None:
-            _listener.end(name, start)
+        listener.end(name, start)
 
 
-if SPOOL_VARIABLE in os.environ:
-    # A program without torch that marks its own steps: nothing else would have started the agent.
-    try:
-        importlib.import_module("tracekit.collectors.agent").start()
-    except ImportError:
-        pass
+# In a recorded process the bootstrap is loaded. A program without torch that marks its own steps needs the agent too.
+_bootstrap = sys.modules.get("tracekit_start")
+if _bootstrap is not None:
+    _bootstrap.wake()

@@ -1,0 +1,191 @@
+"""The agent: starts the collectors in a recorded process, keeps them from hurting it, and reports on them."""
+
+import atexit
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns as clock
+from types import ModuleType
+from typing import Any, Protocol
+
+from tracekit import marks
+from tracekit.record.wire import Kind
+
+from . import tracebacks
+from .governor import Governor
+from .spool import Spool, thread
+
+# How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
+_STATUS_INTERVAL_NS = 1_000_000_000
+
+
+class Collector(Protocol):
+    """A piece inside the program that gathers one kind of evidence."""
+
+    def install(self, agent: "Agent") -> None:
+        """Ask for the torch modules it hooks into, by `agent.when_imported`."""
+
+    def off(self) -> None:
+        """Take every hook out again; called once, also after a failure."""
+
+
+class Agent:
+    """Everything tracekit does in one process. Collectors reach the spool, the governor and each other through it."""
+
+    def __init__(self, folder: str, stem: str) -> None:
+        with open(os.path.join(folder, "session.json"), encoding="utf-8") as file:
+            self.session: dict[str, Any] = json.load(file)
+        self.folder = folder
+        self.stem = stem
+        self.spool = Spool(folder, stem)
+        self.governor = Governor(self.session["overhead"])
+        self.collectors: dict[str, Collector] = {}
+        self.before_fork: list[Callable[[], None]] = []
+        self.on_step: list[Callable[[], None]] = []
+        self.at_safe_point: list[Callable[[], None]] = []
+        self._failed: dict[str, str] = {}
+        self._facts: dict[str, object] = {}
+        self._missing: dict[str, str] = {}
+        self._status_written = 0
+        self._rank_of_step_source = 99
+
+    def install(self) -> None:
+        """Load the session's collectors and let each place its hooks."""
+        for name, target in self.session["collectors"].items():
+            module, _, attribute = target.partition(":")
+            try:
+                collector: Collector = getattr(importlib.import_module(module), attribute)()
+                collector.install(self)
+                self.collectors[name] = collector
+            except Exception as error:
+                self.fail(name, error)
+
+    def when_imported(self, name: str, module: str, hook: Callable[[ModuleType], None]) -> None:
+        """Run `hook` for collector `name` once `module` is imported; its failure is the collector's, not the import's."""
+        import wrapt
+
+        def guarded(imported: ModuleType) -> None:
+            if name not in self._failed:
+                try:
+                    hook(imported)
+                except Exception as error:
+                    self.fail(name, error)
+
+        wrapt.register_post_import_hook(guarded, module)
+
+    def fail(self, name: str, error: BaseException) -> None:
+        """Switch a collector off for good and note why; the program goes on as without it."""
+        if name in self._failed:
+            return
+        self._failed[name] = f"{type(error).__name__}: {error}"[:300]
+        collector = self.collectors.get(name)
+        try:
+            if collector is not None:
+                collector.off()
+        except Exception as again:
+            self._failed[name] += f"; and when switching it off: {again}"[:300]
+        self.write_status()
+
+    def note_missing(self, what: str, why: str) -> None:
+        """Say that something is not captured in this process, and why."""
+        self._missing[what] = why
+
+    def describe(self, **facts: object) -> None:
+        """Add facts about this process (role, rank, torch build, …) to its status."""
+        self._facts.update(facts)
+        self.write_status()
+
+    # Steps as they happen, to pace the governor and the profiler. The steps that are reported are derived when
+    # analysing, from all the evidence.
+
+    def step_source(self, rank: int) -> None:
+        """An event that may end a step, of a source with this rank; the best source seen so far sets the pace."""
+        if rank > self._rank_of_step_source:
+            return
+        self._rank_of_step_source = rank
+        self.governor.step_ended()
+        for react in self.on_step:
+            react()
+        if clock() - self._status_written > _STATUS_INTERVAL_NS:
+            self.write_status()
+
+    def safe_point(self) -> None:
+        """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end."""
+        for act in self.at_safe_point:
+            act()
+
+    # Marks of the program itself (`tracekit.marks.Listener`).
+
+    def step(self) -> None:
+        now = clock()
+        self.spool.write(Kind.STEP, self.spool.intern("step"), now, now, self.governor.steps)
+        self.step_source(0)
+
+    def begin(self) -> int:
+        return clock()
+
+    def end(self, name: str, start: int) -> None:
+        self.spool.write(Kind.RANGE, self.spool.intern(str(name)), start, clock())
+
+    # The process itself.
+
+    def write_status(self) -> None:
+        """Replace the status file; lost silently when the disk does not take it."""
+        self._status_written = clock()
+        status = {
+            "failed": self._failed,
+            "missing": self._missing,
+            "facts": self._facts,
+            "dropped": self.spool.dropped,
+            "steps": self.governor.steps,
+            "overhead": self.governor.overhead(),
+            "elapsed_ns": clock() - self.governor.started,
+        }
+        path = os.path.join(self.folder, self.stem)
+        try:
+            with open(path + ".status.tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
+                json.dump(status, file)
+            os.replace(path + ".status.tmp", path + ".status")
+        except OSError:
+            pass
+        self.governor.spent_ns += clock() - self._status_written
+
+    def _prepare_fork(self) -> None:
+        for prepare in self.before_fork:
+            try:
+                prepare()
+            except Exception as error:
+                self.fail("operators", error)
+
+    def _continue_in_child(self) -> None:
+        """In a forked child: nothing of the parent's files, counts or open calls is ours."""
+        try:
+            bootstrap = sys.modules["tracekit_start"]
+            bootstrap.announce(self.folder)
+            self.stem = bootstrap.stem
+            thread.__init__()  # type: ignore[misc]  # a new kernel id, no open calls
+            self.spool.continue_as(self.folder, self.stem)
+            self.governor = Governor(self.session["overhead"])
+            self._facts = {name: fact for name, fact in self._facts.items() if name == "torch"}
+            self._rank_of_step_source = 99
+        except Exception as error:
+            for name in list(self.collectors):
+                self.fail(name, error)
+
+
+_agent: Agent | None = None
+
+
+def start(folder: str, stem: str) -> None:
+    """Start the agent of this process, once."""
+    global _agent
+    if _agent is not None:
+        return
+    _agent = Agent(folder, stem)
+    _agent.install()
+    marks.listen(_agent)
+    tracebacks.hide_our_frames()
+    os.register_at_fork(before=_agent._prepare_fork, after_in_child=_agent._continue_in_child)
+    atexit.register(_agent.write_status)

@@ -1,0 +1,93 @@
+"""The backward pass of a layer, seen from the autograd nodes at its ends; the graph itself is not changed.
+
+A layer's backward begins when the node that made its output is about to run, and ends when the node that made its input
+is: all nodes in between belong to the layer. Where the input has no node (the first layer of a model), it ends with the
+run of the engine, parameter gradients included.
+"""
+
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any
+
+from tracekit.record.wire import BACKWARD, Kind
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+
+class Backward:
+    """The layers whose backward is under way in the current run of the engine."""
+
+    def __init__(self, agent: "Agent") -> None:
+        self.agent = agent
+        self.open: list[_Passage] = []
+
+    def enter(self, args: tuple[Any, ...]) -> "_Passage":
+        """Note a layer's input as its forward begins."""
+        return _Passage(self, _node(args))
+
+    def engine_ended(self) -> None:
+        """Close what began in this run of the engine and has no input node to end it."""
+        now = clock()
+        for passage in self.open:
+            passage.close(now)
+        self.open.clear()
+
+
+class _Passage:
+    """One call of one layer, from its forward to the end of its backward."""
+
+    __slots__ = ("_backward", "_began", "_depth", "_input", "_layer", "_name")
+
+    def __init__(self, backward: Backward, node: Any) -> None:
+        self._backward = backward
+        self._input = node
+        self._began = 0
+
+    def leave(self, result: Any, name: int, layer: int, depth: int) -> None:
+        """Watch the nodes at both ends, if the output has one of its own."""
+        output, node = _node((result,)), self._input
+        self._input = None  # the graph must not live longer for our sake
+        if output is None or output is node:
+            return
+        self._name, self._layer, self._depth = name, layer, depth
+        output.register_prehook(self._begin)
+        if node is not None:
+            node.register_prehook(self._end)
+
+    def _begin(self, gradients: object) -> None:
+        try:
+            self._began = clock()
+            self._backward.open.append(self)
+        except Exception as error:
+            self._backward.agent.fail("layers", error)
+
+    def _end(self, gradients: object) -> None:
+        try:
+            if self._began:
+                self.close(clock())
+                self._backward.open.remove(self)
+        except Exception as error:
+            self._backward.agent.fail("layers", error)
+
+    def close(self, end: int) -> None:
+        """Record the backward pass."""
+        agent = self._backward.agent
+        agent.spool.write(Kind.LAYER, self._name, self._began, end, self._layer, 0, 0, 0, self._depth, BACKWARD)
+        self._began = 0
+        agent.governor.spent_ns += clock() - end
+
+
+def _node(values: tuple[Any, ...]) -> Any:
+    """The autograd node of the first tensor among plain values; nothing else of the user's is touched."""
+    import torch
+
+    for value in values:
+        if type(value) in (tuple, list):
+            node = _node(tuple(value))
+            if node is not None:
+                return node
+        elif type(value) in (torch.Tensor, torch.nn.Parameter):
+            node = value.grad_fn
+            if node is not None:
+                return node
+    return None

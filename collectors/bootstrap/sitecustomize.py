@@ -1,0 +1,3 @@
+import tracekit_start
+
+tracekit_start.start()

@@ -1,0 +1,108 @@
+"""Runs in every Python below `tracekit record`, before the program: announces the process and waits for torch.
+
+Imports nothing heavy: this runs in pip, compilers and helpers too. Only when torch (or tracekit) is imported does the
+agent start.
+"""
+
+import json
+import os
+import sys
+import time
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_SPOOL = "TRACEKIT_SPOOL"
+# Not programs of the user's: packaging tools, multiprocessing's book-keeper, tracekit itself.
+_LEFT_ALONE = ("pip", "pip3", "uv", "ensurepip", "build", "venv", "virtualenv", "tracekit")
+_LEFT_ALONE_CODE = ("from multiprocessing.resource_tracker import main",)
+
+stem: str | None = None  # names this process's files in the spool folder; None where the process is not recorded
+
+
+def start() -> None:
+    """Announce this process if it is to be recorded, then start the `sitecustomize` that ours stands before."""
+    sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
+    spool = os.environ.get(_SPOOL)
+    if spool and not _is_left_alone():
+        try:
+            announce(spool)
+            sys.meta_path.insert(0, _TorchWatch())
+        except OSError:
+            pass  # the spool is gone or full: the program runs unrecorded, and the supervisor says so
+    _start_next_sitecustomize()
+
+
+def announce(spool: str) -> None:
+    """Write who this process is to `<stem>.process`."""
+    global stem
+    now = time.perf_counter_ns()
+    stem = f"{os.getpid()}-{now:x}"
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    facts = {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "start": now,
+        "command": getattr(sys, "orig_argv", sys.argv),
+        "environment": {name: os.environ[name] for name in names if name in os.environ},
+    }
+    path = os.path.join(spool, stem)
+    with open(path + ".tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(facts, file)
+    os.replace(path + ".tmp", path + ".process")
+
+
+def wake() -> None:
+    """Start the agent, once; without effect in a process that is not recorded."""
+    if stem is None:
+        return
+    try:
+        from tracekit.collectors import agent
+
+        agent.start(os.environ[_SPOOL], stem)
+    except Exception as error:  # whatever is wrong with our own installation must not reach the program
+        note_failure(os.environ.get(_SPOOL, ""), error)
+
+
+def note_failure(spool: str, error: Exception) -> None:
+    """Leave word for the supervisor that this process could not be recorded."""
+    try:
+        with open(os.path.join(spool, f"{stem}.failure"), "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{type(error).__name__}: {error}"[:300])
+    except OSError:
+        pass
+
+
+def _is_left_alone() -> bool:
+    words = getattr(sys, "orig_argv", [])[1:]
+    if any(code in word for code in _LEFT_ALONE_CODE for word in words[:3]):
+        return True
+    if "-m" in words[:-1] and words[words.index("-m") + 1].partition(".")[0] in _LEFT_ALONE:
+        return True
+    script = next((word for word in words if not word.startswith("-")), "")
+    return os.path.basename(script) in _LEFT_ALONE and not script.endswith(".py")
+
+
+class _TorchWatch:
+    """Finds no module: it only sees that torch is about to be imported."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "torch":
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+            wake()
+
+
+def _start_next_sitecustomize() -> None:
+    """Python imports only the first `sitecustomize` on the path: give the one behind ours its turn, errors and all."""
+    import importlib.util
+
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        found = importlib.util.find_spec("sitecustomize")
+    except ValueError:
+        found = None
+    if found is None or found.loader is None:
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours  # the import system expects the module it is loading to stay
+        return
+    module = importlib.util.module_from_spec(found)
+    sys.modules["sitecustomize"] = module
+    found.loader.exec_module(module)

@@ -1,0 +1,230 @@
+"""Operators: short windows of torch.profiler, spaced by the governor; with `--profile full`, one after the other.
+
+A window begins and ends at safe points, between the program's operations. Its raw trace is saved by Kineto and converted
+by the supervisor. A program that profiles itself has the profiler to itself.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns as clock
+from time import time_ns
+from types import ModuleType
+from typing import Any
+
+from tracekit.record.wire import Kind
+
+from .agent import Agent
+from .patching import Patches
+
+# The first steps allocate and compile: they would not be typical.
+_FIRST_STEP = 5
+_STEPS_PER_WINDOW = 2
+# With `full`, a window is closed after this time: its trace is held in memory until then.
+_FULL_WINDOW_NS = 250_000_000
+# Raw traces that the supervisor has not converted yet; beyond this, windows are left out and said to be missing.
+_MAX_WAITING_BYTES = 1 << 30
+# Kineto's log level lives in this variable of libtorch; it prints stage lines on stderr at the default level.
+_LOG_LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
+_SILENT = 99
+
+
+class Operators:
+    """Opens and closes profiler windows."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._window: Any = None
+        self._opened = 0
+        self._opened_at_step = 0
+        self._number = 0
+        self._cost_ns = 0.0  # of the last window; 0 before the first
+        self._event_ns = 0.0
+        self._log_level: ctypes.c_int | None = None
+        self._users = 0
+        self._ours = False
+        self._off = False
+        self._waiting: list[str] = []
+
+    def install(self, agent: Agent) -> None:
+        self._agent = agent
+        self._full = agent.session["profile"] == "full"
+        if agent.session["profile"] == "off":
+            agent.note_missing("operators", "switched off by --profile off")
+            return
+        agent.when_imported("operators", "torch.autograd.profiler", self._watch_user)
+        agent.when_imported("operators", "torch", self._begin)
+
+    def off(self) -> None:
+        self._off = True
+        self._patches.undo()
+        if self._window is not None:
+            self._close(save=False)
+
+    def _begin(self, torch: ModuleType) -> None:
+        library = os.path.join(os.path.dirname(torch.__file__ or ""), "lib", "libtorch_cpu.so")
+        try:
+            self._log_level = ctypes.c_int.in_dll(ctypes.CDLL(library), _LOG_LEVEL)
+        except (OSError, ValueError):
+            self._agent.note_missing("operators", "the profiler of this torch build cannot be kept from printing")
+            return
+        self._agent.at_safe_point.append(self._turn)
+        self._agent.before_fork.append(self._before_fork)
+        if self._full:
+            self._open()
+
+    def _turn(self) -> None:
+        """At a safe point: close the window that has lasted long enough, open the next one when it may."""
+        if self._off:
+            return
+        try:
+            if self._window is not None and self._is_long_enough():
+                self._close(save=True)
+            if self._window is None and self._may_open():
+                self._open()
+        except Exception as error:
+            self._agent.fail("operators", error)
+
+    def _is_long_enough(self) -> bool:
+        if self._full:
+            return clock() - self._opened > _FULL_WINDOW_NS
+        return self._agent.governor.steps >= self._opened_at_step + _STEPS_PER_WINDOW
+
+    def _may_open(self) -> bool:
+        import torch
+
+        if self._users or torch.autograd._profiler_enabled():
+            return False
+        if self._full:
+            return True
+        governor = self._agent.governor
+        if governor.steps < _FIRST_STEP:
+            return False
+        # One window is always taken: a short run without any operators would explain little. It is in the estimate.
+        return not self._number or governor.affords_window(self._cost_ns)
+
+    def _open(self) -> None:
+        import torch
+        from torch.autograd.profiler import profile
+
+        began = clock()
+        if not self._full and not self._event_ns:
+            self._event_ns = self._cost_of_an_event(torch, profile)
+        device = "cuda" if torch.cuda.is_initialized() else None
+        self._window = self._started(profile(use_kineto=True, use_cpu=True, use_device=device))
+        self._opened = clock()
+        self._opened_at_step = self._agent.governor.steps
+        self._cost_ns = self._opened - began
+        self._agent.governor.profiler_ns += self._opened - began
+
+    def _close(self, save: bool) -> None:
+        ended = clock()
+        window, self._window = self._window, None
+        with self._silence(), self._as_ours():
+            window.__exit__(None, None, None)
+        mono, wall = clock(), time_ns()
+        agent = self._agent
+        if save and self._has_room():
+            path = os.path.join(agent.folder, f"{agent.stem}.{self._number:06d}.window")
+            window.kineto_results.save(path + ".tmp")
+            os.replace(path + ".tmp", path)
+            self._waiting.append(path)
+            agent.spool.write(Kind.WINDOW, agent.spool.intern("window"), self._opened, ended, self._number, wall, mono)
+        self._number += 1
+        cost = clock() - ended + self._event_ns * _events(window)
+        self._cost_ns += cost
+        agent.governor.profiler_ns += int(cost)
+
+    def _has_room(self) -> bool:
+        self._waiting = [path for path in self._waiting if os.path.exists(path)]
+        if sum(os.path.getsize(path) for path in self._waiting) < _MAX_WAITING_BYTES:
+            return True
+        self._agent.note_missing("some profiler windows", "the supervisor could not convert them as fast as they came")
+        return False
+
+    def _before_fork(self) -> None:
+        """A child must not inherit a running profiler."""
+        if self._window is not None:
+            self._close(save=True)
+
+    # Kineto.
+
+    def _started(self, window: Any) -> Any:
+        with self._as_ours():
+            window._prepare_trace()
+            with self._silence():
+                window._start_trace()
+        return window
+
+    def _cost_of_an_event(self, torch: ModuleType, profile: Callable[..., Any]) -> float:
+        """Nanoseconds that the profiler adds to one operation on this machine, measured in a window of its own."""
+
+        def operations() -> int:
+            began = clock()
+            for _ in range(200):
+                torch.empty(0)
+            return clock() - began
+
+        plain = min(operations() for _ in range(3))
+        window = self._started(profile(use_kineto=True, use_cpu=True))
+        profiled = min(operations() for _ in range(3))
+        with self._silence(), self._as_ours():
+            window.__exit__(None, None, None)
+        return max(profiled - plain, 0) / 200
+
+    @contextmanager
+    def _silence(self) -> Iterator[None]:
+        level = self._log_level
+        assert level is not None
+        before = level.value
+        level.value = _SILENT
+        try:
+            yield
+        finally:
+            level.value = before
+
+    # The program's own use of the profiler.
+
+    def _watch_user(self, module: ModuleType) -> None:
+        self._patches.replace(module.profile, "_prepare_trace", self._step_back)
+        self._patches.replace(module.profile, "__enter__", self._step_back)
+        self._patches.replace(module.profile, "__exit__", self._user_ended)
+
+    def _step_back(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._ours and profiler is not self._window:
+                try:
+                    self._make_way()
+                except Exception as error:
+                    self._agent.fail("operators", error)
+            return original(profiler, *args, **kwargs)
+
+        return begin
+
+    def _make_way(self) -> None:
+        if self._window is not None:
+            self._close(save=True)
+        self._users = 1
+        self._agent.note_missing("operators while the program profiled itself", "the program uses torch.profiler")
+
+    def _user_ended(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def end(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(profiler, *args, **kwargs)
+            if not self._ours:
+                self._users = 0
+            return result
+
+        return end
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        self._ours = True
+        try:
+            yield
+        finally:
+            self._ours = False
+
+
+def _events(window: Any) -> int:
+    return len(window.kineto_results.events()) if window.kineto_results is not None else 0

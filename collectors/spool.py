@@ -1,0 +1,158 @@
+"""The spool: where the records of one process go. Format and files: `tracekit.record.wire`.
+
+Segments are mapped without keeping a file descriptor (the program may close them all, and a number of ours that it
+reuses must not be closed by us), and their disk space is reserved before they are mapped (a full disk would otherwise
+kill the program with SIGBUS at the first touch).
+"""
+
+import ctypes
+import itertools
+import mmap
+import os
+import threading
+from collections import deque
+from time import perf_counter_ns as clock
+
+from tracekit.record.wire import NAME_LENGTH, RECORD, SEGMENT_BYTES, SEGMENT_RECORDS
+
+# The disk that one process may take while nobody consumes its segments: 128 MiB, 2 million records.
+MAX_SEGMENTS = 128
+# While nothing can be written, this many records are dropped before looking again.
+_DROPPED_AT_ONCE = 1024
+
+_pack = RECORD.pack_into
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class ThreadState(threading.local):
+    """What is kept per thread: its kernel id, and how many module calls are open."""
+
+    def __init__(self) -> None:
+        self.tid = threading.get_native_id()
+        self.depth = 0
+
+
+thread = ThreadState()
+
+
+class _Segment:
+    """Records of one file, mapped; unmapped when the last writer lets go of it."""
+
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
+            address = _libc.mmap(None, SEGMENT_BYTES, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+            if address == _FAILED:
+                raise OSError(ctypes.get_errno(), "mmap")
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+        self._address = address
+        self.buffer = (ctypes.c_char * SEGMENT_BYTES).from_address(address)
+        self.slots = itertools.count()
+        self.capacity = SEGMENT_RECORDS
+
+    def __del__(self, unmap=_libc.munmap) -> None:
+        if hasattr(self, "_address"):
+            unmap(self._address, SEGMENT_BYTES)
+
+
+class _Nowhere:
+    """Takes records that have no place on disk; they are counted and lost."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(_DROPPED_AT_ONCE * RECORD.size)
+        self.slots = itertools.count()
+        self.capacity = _DROPPED_AT_ONCE
+
+
+class Spool:
+    """Writes the records of one process. Any thread may write; nothing waits and nothing raises for lack of space."""
+
+    def __init__(self, folder: str, stem: str) -> None:
+        self._path = os.path.join(folder, stem)
+        self._lock = threading.Lock()
+        self._names: dict[str, int] = {}
+        self._names_written = 0
+        self._segment: _Segment | _Nowhere | None = None
+        self._number = 0
+        self._waiting: deque[str] = deque()
+        self.dropped = 0
+
+    def write(
+        self, kind: int, name: int, start: int, end: int, a=0, b=0, c=0, d=0, depth=0, direction=0
+    ) -> None:
+        """Write one record: about half a microsecond. `name` comes from `intern`; times are CLOCK_MONOTONIC ns."""
+        segment = self._segment
+        if segment is None:
+            segment = self._roll(None)
+        slot = next(segment.slots)
+        while slot >= segment.capacity:
+            segment = self._roll(segment)
+            slot = next(segment.slots)
+        _pack(segment.buffer, slot * 64, name, thread.tid, start, end, a, b, c, d, depth, direction, kind)
+
+    def intern(self, name: str) -> int:
+        """The id of a name in this process."""
+        number = self._names.get(name)
+        if number is None:
+            with self._lock:
+                number = self._names.setdefault(name, len(self._names))
+                self._write_names()
+        return number
+
+    def _write_names(self) -> None:
+        fresh = list(self._names)[self._names_written :]
+        encoded = (name.encode("utf-8", "backslashreplace") for name in fresh)
+        data = b"".join(NAME_LENGTH.pack(len(text)) + text for text in encoded)
+        try:
+            descriptor = os.open(self._path + ".names", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                if os.write(descriptor, data) == len(data):
+                    self._names_written = len(self._names)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            pass  # said by the reader, which meets ids without a name
+
+    def _roll(self, full: _Segment | _Nowhere | None) -> _Segment | _Nowhere:
+        """The next segment: on disk, or nowhere while the disk is full or nobody has consumed what waits."""
+        with self._lock:
+            if self._segment is not full and self._segment is not None:
+                return self._segment  # another thread was quicker
+            if isinstance(full, _Nowhere):
+                self.dropped += full.capacity
+            while self._waiting and not os.path.exists(self._waiting[0]):
+                self._waiting.popleft()
+            try:
+                if len(self._waiting) >= MAX_SEGMENTS:
+                    raise OSError("the supervisor has not consumed the segments")
+                path = f"{self._path}.{self._number:06d}.spool"
+                self._segment = _Segment(path)
+                self._waiting.append(path)
+                self._number += 1
+            except OSError:
+                self._segment = _Nowhere()
+            return self._segment
+
+    def continue_as(self, folder: str, stem: str) -> None:
+        """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem."""
+        self._path = os.path.join(folder, stem)
+        self._lock = threading.Lock()
+        self._segment = None
+        self._number = 0
+        self._waiting = deque()
+        self.dropped = 0
+        self._names_written = 0
+        if self._names:
+            self._write_names()
+
+
+__all__ = ["MAX_SEGMENTS", "Spool", "clock", "thread"]

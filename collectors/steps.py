@@ -1,0 +1,97 @@
+"""Steps: the marks from which steps are derived (optimizer steps, backward passes), and the pace while recording."""
+
+from collections.abc import Callable
+from time import perf_counter_ns as clock
+from types import ModuleType
+from typing import Any
+
+from tracekit.record.wire import Kind
+
+from .agent import Agent
+from .patching import Patches
+
+# Which event paces the recording, best first; 0 is an explicit `tracekit.step()`.
+OPTIMIZER, BACKWARD, BATCH, CALL = 1, 2, 3, 4
+
+
+class Steps:
+    """Times every optimizer step and every run of the autograd engine.
+
+    1. Global optimizer hooks (torch's own interface) give begin and end of `Optimizer.step`, closures included.
+    2. `loss.backward()`, `torch.autograd.backward` and `grad` all call one function of `torch.autograd`; it is replaced.
+    """
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._began: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self.before_backward: list[Callable[[], None]] = []
+        self.after_backward: list[Callable[[], None]] = []
+
+    def install(self, agent: Agent) -> None:
+        self._agent = agent
+        agent.when_imported("steps", "torch.optim.optimizer", self._hook_optimizers)
+        agent.when_imported("steps", "torch.autograd", self._hook_engine)
+
+    def off(self) -> None:
+        self._patches.undo()
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook_optimizers(self, module: ModuleType) -> None:
+        self._handles = [
+            module.register_optimizer_step_pre_hook(self._optimizer_begins),
+            module.register_optimizer_step_post_hook(self._optimizer_ended),
+        ]
+        for hook in (self._optimizer_begins, self._optimizer_ended):
+            hook.__func__._torchdynamo_inline = _nothing  # type: ignore[attr-defined]
+
+    def _optimizer_begins(self, optimizer: object, args: object, kwargs: object) -> None:
+        self._began[id(optimizer)] = clock()
+
+    def _optimizer_ended(self, optimizer: object, args: object, kwargs: object) -> None:
+        end = clock()
+        agent = self._agent
+        try:
+            start = self._began.pop(id(optimizer), None)
+            if start is None:
+                return
+            number = self._numbers.setdefault(id(optimizer), len(self._numbers))
+            agent.spool.write(Kind.PHASE, agent.spool.intern("optimizer"), start, end, number)
+            agent.governor.spent_ns += clock() - end
+            agent.step_source(OPTIMIZER)
+        except Exception as error:
+            agent.fail("steps", error)
+
+    def _hook_engine(self, module: ModuleType) -> None:
+        self._patches.replace(module, "_engine_run_backward", self._timed_engine)
+
+    def _timed_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        agent = self._agent
+        name = agent.spool.intern("backward")
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            try:
+                agent.safe_point()
+            except Exception as error:
+                agent.fail("steps", error)
+            start = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                end = clock()
+                try:
+                    for react in self.after_backward:
+                        react()
+                    agent.spool.write(Kind.PHASE, name, start, end)
+                    agent.governor.spent_ns += clock() - end
+                    agent.step_source(BACKWARD)
+                except Exception as error:
+                    agent.fail("steps", error)
+
+        return run_backward
+
+
+def _nothing(self: object, optimizer: object, args: object, kwargs: object) -> None:
+    """What torch.compile traces in place of the optimizer hooks."""

@@ -1,0 +1,47 @@
+"""A program that crashes prints the traceback it would print without us: the frames of our wrappers are left out."""
+
+import os
+import sys
+import threading
+from types import TracebackType
+
+_OURS = os.path.dirname(os.path.abspath(__file__))
+
+
+def hide_our_frames() -> None:
+    """Filter the tracebacks that reach `sys.excepthook` and `threading.excepthook`, then hand them on."""
+    hook, thread_hook = sys.excepthook, threading.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        _clean(error, set())
+        hook(kind, error, without_our_frames(traceback))
+
+    def thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is not None:
+            _clean(arguments.exc_value, set())
+        thread_hook(arguments)
+
+    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+
+
+def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The same traceback less the frames of files in this folder."""
+    kept = []
+    while traceback is not None:
+        if os.path.dirname(traceback.tb_frame.f_code.co_filename) != _OURS:
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    result = None
+    for entry in reversed(kept):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result
+
+
+def _clean(error: BaseException, seen: set[int]) -> None:
+    if id(error) in seen:
+        return
+    seen.add(id(error))
+    error.__traceback__ = without_our_frames(error.__traceback__)
+    for other in (error.__cause__, error.__context__):
+        if other is not None:
+            _clean(other, seen)
