@@ -1,0 +1,217 @@
+"""The timeline's index of a run: its events lane by lane in files, and their sums in levels; answers any view of it.
+
+A lane is a row of the timeline: one kind of event on one thread of one process, at one depth of nesting. The files hold
+20 bytes per event and live as long as the server, in a directory of its own: a run may be read-only.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.dashboards.levels import FINEST, Events, Grid, Integers, Level, Nesting, Sums
+from tracekit.dashboards.sources import KINDS, Names, Portion, read_portions
+from tracekit.run.reader import Run
+
+# What a browser draws without a pause. All lanes of a view share it.
+MARKS = 5_000
+# More than a mark per pixel shows nothing more.
+_MARKS_PER_LANE = 1_000
+# A level is fine enough for a view when it has at least this part of the buckets that the view could show.
+_FINE_ENOUGH = 1 / 4
+
+_COLUMNS = {"start": np.int64, "duration": np.int64, "name": np.int32}
+
+
+@dataclass(frozen=True, order=True)
+class LaneKey:
+    """Where a lane belongs; ordered as the lanes are drawn."""
+
+    process: int
+    kind: int  # position in KINDS
+    thread: int
+    depth: int
+
+
+@dataclass
+class Lane:
+    """A lane: its events in files, its levels in memory. `longest` is its longest event in ns."""
+
+    key: LaneKey
+    stem: Path
+    count: int = 0
+    longest: int = 0
+    levels: list[Level] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.key.kind]
+
+    def append(self, events: Events) -> None:
+        for column in _COLUMNS:
+            with open(f"{self.stem}.{column}", "ab") as file:
+                getattr(events, column).tofile(file)
+        self.count += len(events)
+        self.longest = max(self.longest, int(events.duration.max(initial=0)))
+
+    def events(self) -> Events:
+        """All events of the lane, mapped from its files: only what is looked at is read."""
+        columns = (np.memmap(f"{self.stem}.{name}", dtype=kind, mode="r") for name, kind in _COLUMNS.items())
+        return Events(*columns)
+
+    def between(self, begin: int, end: int) -> tuple[int, Events]:
+        """The events that touch [begin, end), and the position of the first of them in the lane. Where events of
+        different lengths overlap there may be a few before `begin` among them."""
+        events = self.events()
+        first, last = np.searchsorted(events.start, [begin - self.longest, end])
+        part = events[int(first) : int(last)]
+        # Leading events that ended before the view; those after the first that reaches into it stay.
+        reaching = part.start + part.duration > begin
+        skipped = int(np.argmax(reaching)) if reaching.any() else len(part)
+        return int(first) + skipped, part[skipped:]
+
+
+class Index:
+    """What is drawn of a run. `begin` and `end` (ns) hold all of its events; `names` the (text, colour) of each id."""
+
+    def __init__(self, begin: int, end: int, lanes: list[Lane], names: list[tuple[str, str]]) -> None:
+        self.begin, self.end = begin, end
+        self.lanes = lanes
+        self.names = names
+
+    @property
+    def events(self) -> int:
+        return sum(lane.count for lane in self.lanes)
+
+    def view(self, begin: int, end: int, processes: Sequence[int], marks: int = MARKS) -> pd.DataFrame:
+        """What to draw of [begin, end) for some processes: at most `marks` rows, and one lane has no more rows than
+        pixels. A lane with few events in view shows them, another its buckets.
+
+        Columns: lane (position in `lanes`), start_ns, duration_ns, name (id), count (events that start in it), covered_ns,
+        name_covered_ns, position (of an event in its lane, -1 for a bucket).
+        """
+        chosen = [number for number, lane in enumerate(self.lanes) if lane.key.process in set(processes)]
+        found = sorted(((number, *self.lanes[number].between(begin, end)) for number in chosen), key=lambda one: len(one[2]))
+        frames = []
+        left = marks
+        for done, (number, position, events) in enumerate(found):
+            share = min(left // (len(found) - done), _MARKS_PER_LANE)
+            frame = _as_events(events, position) if len(events) <= share else self._buckets(number, events, begin, end, share)
+            left -= len(frame)
+            frames.append(frame.assign(lane=number))
+        return pd.concat(frames, ignore_index=True) if frames else _as_events(_NOTHING, 0).assign(lane=0)
+
+    def _buckets(self, number: int, events: Events, begin: int, end: int, share: int) -> pd.DataFrame:
+        """The finest level with at most `share` buckets in view; sums made now where even the finest is too coarse."""
+        finest = self.lanes[number].levels[0]
+        if (end - begin) / finest.grid.width < share * _FINE_ENOUGH:
+            sums = Sums(Grid.over(begin, end, max(share, 1)))
+            sums.add(events)
+            return _as_buckets(sums.levels(share)[0], begin, end)
+        fitting = [level for level in self.lanes[number].levels if (end - begin) // level.grid.width + 2 <= share]
+        return _as_buckets((fitting or self.lanes[number].levels[-1:])[0], begin, end).head(share)
+
+
+_NOTHING = Events(*(np.zeros(0, dtype=kind) for kind in _COLUMNS.values()))
+
+
+def _as_events(events: Events, position: int) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "start_ns": events.start,
+            "duration_ns": events.duration,
+            "name": events.name,
+            "count": 1,
+            "covered_ns": events.duration,
+            "name_covered_ns": events.duration,
+            "position": np.arange(position, position + len(events)),
+        }
+    )
+
+
+def _as_buckets(level: Level, begin: int, end: int) -> pd.DataFrame:
+    """The buckets of a level that touch [begin, end) and hold something."""
+    grid = level.grid
+    first, last = max((begin - grid.begin) // grid.width, 0), -(-(end - grid.begin) // grid.width)
+    part = slice(first, max(min(last, grid.count), first))
+    frame = pd.DataFrame(
+        {
+            "start_ns": grid.begin + grid.width * np.arange(part.start, part.stop),
+            "duration_ns": grid.width,
+            "name": level.name[part],
+            "count": level.count[part],
+            "covered_ns": level.covered[part],
+            "name_covered_ns": level.name_covered[part],
+            "position": -1,
+        }
+    )
+    return frame[frame["covered_ns"] > 0]
+
+
+def build_index(run: Run, steps: pd.DataFrame, folder: Path) -> Index:
+    """Index a run into an empty folder. `steps` has the columns process, step, start_ns, duration_ns."""
+    begin, end = _extent(run, steps)
+    grid = Grid.over(begin, end, FINEST)
+    names = Names()
+    lanes: dict[LaneKey, Lane] = {}
+    sums: dict[LaneKey, Sums] = {}
+    nesting: dict[tuple[int, str, int], Nesting] = {}
+    for portion in _ahead(read_portions(run, steps, names)):
+        for key, events in _by_lane(portion, nesting):
+            if key not in lanes:
+                lanes[key] = Lane(key, folder / str(len(lanes)))
+                sums[key] = Sums(grid)
+            lanes[key].append(events)
+            sums[key].add(events)
+    for key, lane in lanes.items():
+        lane.levels = sums.pop(key).levels()
+    return Index(begin, end, [lanes[key] for key in sorted(lanes)], names.pairs)
+
+
+def _ahead(portions: Iterator[Portion]) -> Iterator[Portion]:
+    """The same portions, the next one being read while the caller works on this one."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, portions, None)
+        while (portion := coming.result()) is not None:
+            coming = reader.submit(next, portions, None)
+            yield portion
+
+
+def _extent(run: Run, steps: pd.DataFrame) -> tuple[int, int]:
+    """The time from the first to the last thing that is drawn, ns; one second where there is nothing."""
+    tables = ("spans", "operators", "batches", "collectives", "counters")
+    parts = " UNION ALL ".join(f"SELECT start_ns, start_ns + duration_ns AS end_ns FROM {table}" for table in tables)
+    row = run.sql(f"SELECT min(start_ns) AS first, max(end_ns) AS last FROM ({parts})").iloc[0]
+    if pd.isna(row["first"]):
+        begin = run.manifest.started_ns
+        return begin, begin + 1_000_000_000
+    first, last = int(row["first"]), int(row["last"])
+    if len(steps):
+        first = min(first, int(steps["start_ns"].min()))
+    return first, max(last, first + 1)
+
+
+def _by_lane(
+    portion: Portion, nesting: dict[tuple[int, str, int], Nesting]
+) -> list[tuple[LaneKey, Events]]:
+    """A portion split by thread and depth; `nesting` carries what is still open from one portion to the next."""
+    found = []
+    for thread in np.unique(portion.thread).tolist():
+        events = portion.events[portion.thread == thread]
+        tracker = nesting.setdefault((portion.process, portion.kind, thread), Nesting())
+        depths = tracker.depths(events.start, events.duration)
+        for depth, part in _by_value(depths):
+            found.append((LaneKey(portion.process, KINDS.index(portion.kind), thread, depth), events[part]))
+    return found
+
+
+def _by_value(values: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
+    """For each value the positions that hold it, in their order. A depth fits 16 bits, which NumPy sorts by radix."""
+    order = np.argsort(values.astype(np.uint16), kind="stable")
+    counts = np.bincount(values)
+    edges = np.concatenate([[0], np.cumsum(counts)])
+    return [(int(value), order[edges[value] : edges[value + 1]]) for value in np.flatnonzero(counts)]
