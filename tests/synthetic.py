@@ -50,6 +50,7 @@ class Tape:
     now: int = 0
     rows: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
     _depth: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
 
     def gap(self, ms: float) -> None:
         """Time in which nothing is recorded."""
@@ -69,9 +70,10 @@ class Tape:
 
     @contextmanager
     def layer(self, name: str, direction: str = "forward", inner: bool = False) -> Iterator[None]:
-        """A layer call around others; outside any other layer its depth is 0."""
+        """A layer call around others; outside any other layer its depth is 0. Layers are numbered by name."""
         depth, self._depth = self._depth, self._depth + 1
-        with self.span("layer", name, depth=depth, direction=direction, inner=inner):
+        layer = self._numbers.setdefault(name, len(self._numbers))
+        with self.span("layer", name, layer=layer, depth=depth, direction=direction, inner=inner):
             yield
         self._depth = depth
 
@@ -120,9 +122,9 @@ class Tape:
             ready_ns=BEGIN_NS + start,
         )
 
-    def mark(self, number: int, since_ms: float) -> None:
-        """An explicit tracekit.step() now; the step began `since_ms` ago."""
-        self.add("spans", self.now - ns(since_ms), self.now, kind="step", name="step", step=number)
+    def mark(self, number: int) -> None:
+        """An explicit tracekit.step() now."""
+        self.add("spans", self.now, self.now, kind="step", name="step", step=number)
 
     def operator(self, name: str, ms: float, category: str = "cpu_op", window: int = 0) -> None:
         with self.operator_around(name, category, window):

@@ -11,7 +11,7 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Intervals:
-    """The set [starts[0], ends[0]) ∪ [starts[1], ends[1]) ∪ …; sorted, not empty and not touching each other."""
+    """The union of [starts[i], ends[i]) over all i; sorted, none empty, none touching the next."""
 
     starts: Times
     ends: Times

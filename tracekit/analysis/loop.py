@@ -1,0 +1,102 @@
+"""What the main loop of each process did: the rows recorded on every step, the evidence of steps and phases."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracekit.analysis.intervals import Times
+from tracekit.run.reader import Run
+
+
+class What(IntEnum):
+    """The kinds of evidence."""
+
+    MARK = 0  # an explicit tracekit.step()
+    OPTIMIZER = 1
+    BACKWARD = 2
+    CALL = 3  # an outermost module call
+    BATCH = 4  # the wait for a batch
+    COLLECTIVE = 5  # a communication call that returns when it is done
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Evidence of one process, sorted by start and, among equal starts, the longest first.
+
+    `which` tells optimizers, called modules and loaders apart; on backward passes it is 1 where gradients were only
+    returned (torch.autograd.grad).
+    """
+
+    what: NDArray[np.int8]
+    thread: Times
+    which: Times
+    starts: Times
+    ends: Times
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, keep: NDArray[np.bool_]) -> "Rows":
+        return Rows(self.what[keep], self.thread[keep], self.which[keep], self.starts[keep], self.ends[keep])
+
+    def of(self, what: What) -> "Rows":
+        return self.where(self.what == what)
+
+    def on(self, thread: int) -> "Rows":
+        return self.where(self.thread == thread)
+
+    def outermost(self) -> "Rows":
+        """Those not inside another one of these rows."""
+        if not len(self):
+            return self
+        reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(self.ends)[:-1]))
+        return self.where(self.ends > reached)
+
+
+# Numbers only: names of a hundred million rows are never turned into Python strings.
+_EVIDENCE = f"""
+    SELECT process, thread, start_ns, start_ns + duration_ns AS end_ns, layer AS which,
+           CASE WHEN kind = 'step' THEN {What.MARK:d} WHEN kind = 'layer' THEN {What.CALL:d}
+                WHEN name = 'optimizer' THEN {What.OPTIMIZER:d} ELSE {What.BACKWARD:d} END AS what
+    FROM spans
+    WHERE (kind = 'layer' AND depth = 0 AND direction = 'forward') OR kind = 'step'
+          OR (kind = 'phase' AND name IN ('optimizer', 'backward'))
+    UNION ALL
+    SELECT process, thread, start_ns, start_ns + duration_ns, (hash(loader) >> 1)::BIGINT, {What.BATCH:d} FROM batches
+    UNION ALL
+    SELECT process, thread, start_ns, start_ns + duration_ns, -1, {What.COLLECTIVE:d}
+    FROM collectives WHERE NOT is_async
+"""
+
+
+def loop_evidence(run: Run) -> dict[int, Rows]:
+    """The evidence of every process that may run a main loop, by process."""
+    table = run.arrow(f"SELECT * FROM ({_EVIDENCE}) ORDER BY process, start_ns, end_ns DESC")
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    bystanders = _bystanders(run)
+    evidence = {}
+    processes, first = np.unique(columns["process"], return_index=True)
+    for process, begin, end in zip(processes, first, np.append(first, len(table))[1:], strict=True):
+        if int(process) not in bystanders:
+            part = {name: column[begin:end] for name, column in columns.items()}
+            evidence[int(process)] = Rows(
+                part["what"].astype(np.int8), part["thread"], part["which"], part["start_ns"], part["end_ns"]
+            )
+    return evidence
+
+
+def _bystanders(run: Run) -> set[int]:
+    """Processes that run no main loop: loader workers, launchers and other helpers."""
+    table = run.sql("SELECT process FROM processes WHERE role LIKE 'loader worker%' OR role = 'helper'")
+    return {int(process) for process in table["process"]}
+
+
+def root_names(run: Run) -> pd.DataFrame:
+    """The outermost modules: `process`, `which` (their number), `name` without the count that tells namesakes apart."""
+    return run.sql(
+        "SELECT DISTINCT process, layer AS which, regexp_replace(name, '#[0-9]+$', '') AS name FROM spans "
+        "WHERE kind = 'layer' AND depth = 0 AND direction = 'forward'"
+    )
