@@ -293,6 +293,14 @@ def test_the_parent_of_spawned_ranks_does_not_stand_for_the_run(tmp_path: Path) 
     assert steps.main == 1
 
 
+def test_the_program_of_a_shell_script_has_steps_and_a_helper_of_a_program_has_none(tmp_path: Path) -> None:
+    shell, program = Tape(process=0), Tape(process=1, role="helper", parent=0)
+    ordinary(program)
+    assert len(steps_of(tmp_path / "a", shell, program).frame) == 10
+    ordinary(shell)
+    assert set(steps_of(tmp_path / "b", shell, program).frame["process"]) == {0}
+
+
 def test_marks_with_nothing_around_them_count_from_the_start_of_the_process(tmp_path: Path) -> None:
     tape = Tape()
     for step in range(3):

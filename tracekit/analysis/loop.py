@@ -73,14 +73,14 @@ _EVIDENCE = f"""
 
 
 def loop_evidence(run: Run) -> dict[int, Rows]:
-    """The evidence of every process that may run a main loop, by process."""
+    """The evidence of every process that may run a main loop, by process; loader workers do not."""
     table = run.arrow(f"SELECT * FROM ({_EVIDENCE}) ORDER BY process, start_ns, end_ns DESC")
     columns = {name: table[name].to_numpy() for name in table.column_names}
-    bystanders = _bystanders(run)
+    workers = _loader_workers(run)
     evidence = {}
     processes, first = np.unique(columns["process"], return_index=True)
     for process, begin, end in zip(processes, first, np.append(first, len(table))[1:], strict=True):
-        if int(process) not in bystanders:
+        if int(process) not in workers:
             part = {name: column[begin:end] for name, column in columns.items()}
             evidence[int(process)] = Rows(
                 part["what"].astype(np.int8), part["thread"], part["which"], part["start_ns"], part["end_ns"]
@@ -88,9 +88,8 @@ def loop_evidence(run: Run) -> dict[int, Rows]:
     return evidence
 
 
-def _bystanders(run: Run) -> set[int]:
-    """Processes that run no main loop: loader workers, launchers and other helpers."""
-    table = run.sql("SELECT process FROM processes WHERE role LIKE 'loader worker%' OR role = 'helper'")
+def _loader_workers(run: Run) -> set[int]:
+    table = run.sql("SELECT process FROM processes WHERE role LIKE 'loader worker%'")
     return {int(process) for process in table["process"]}
 
 

@@ -88,26 +88,29 @@ def find_steps(run: Run) -> Steps:
             )
         )
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS, dtype="int64")
-    return Steps(frame, rule, thread, _main_process(run, frame), evidence)
+    people = run.sql("SELECT DISTINCT process, role, rank, attempt FROM processes")
+    frame = _without_helpers(frame, people)
+    return Steps(frame, rule, thread, _main_process(frame, people), evidence)
 
 
-def _main_process(run: Run, frame: pd.DataFrame) -> int | None:
-    """The process whose steps stand for the run: rank 0 of a distributed run, of the last attempt with steps, else the
+def _without_helpers(frame: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
+    """Helpers have steps only where nobody else has: what a shell script starts is a helper of the script."""
+    helper = frame["process"].isin(people.loc[people["role"] == "helper", "process"])
+    return frame if helper.all() else frame[~helper].reset_index(drop=True)
+
+
+def _main_process(frame: pd.DataFrame, people: pd.DataFrame) -> int | None:
+    """The process whose steps stand for the run: rank 0 of a distributed run, of its last attempt with steps, else the
     process with the most steps.
     """
     counts = frame.groupby("process").size().rename("steps")
-    table = run.sql("SELECT DISTINCT process, rank, attempt FROM processes").merge(
-        counts, left_on="process", right_index=True
-    )
-    if table.empty:
+    table = people.merge(counts, left_on="process", right_index=True)
+    if table.empty:  # the processes did not get as far as the run
         return int(counts.idxmax()) if len(counts) else None
     ranked = table[table["rank"] >= 0]
-    best = (
-        ranked.sort_values(["rank", "attempt"], ascending=[True, False])
-        if len(ranked)
-        else table.sort_values(["steps", "process"], ascending=[False, True])
-    )
-    return int(best["process"].iloc[0])
+    if len(ranked):
+        return int(ranked.sort_values(["rank", "attempt"], ascending=[True, False])["process"].iloc[0])
+    return int(table.sort_values(["steps", "process"], ascending=[False, True])["process"].iloc[0])
 
 
 # The rules: evidence of a process and the names of its outermost modules -> marks, None when the rule does not fit.

@@ -1,0 +1,202 @@
+"""Layers: the time of each layer in a step, forward and backward, and the part of it that is its own.
+
+The outermost calls are recorded on every step, those inside them on some steps only, so times are given per step: the
+median over the steps in which the layer was recorded. A call during which the layers inside an nn.LSTM were told apart
+is slower than others: what it tells is only how the call divides among them.
+"""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.steps import Steps
+from tracekit.run.reader import Run
+
+# Rows read into memory at once: about 200 MB. A run with more is read at steps spread evenly over it.
+_ROWS = 4_000_000
+
+_COLUMNS = {
+    **dict.fromkeys(["layer", "direction"], "str"),
+    **dict.fromkeys(["depth", "calls", "steps", "total_ns"], "int64"),
+    **dict.fromkeys(["mean_ns", "calls_per_step", "ns_per_step", "self_ns", "share", "layer_ns_per_step"], "float64"),
+}
+_KEY = ["name", "direction"]
+
+
+def layer_times(run: Run, steps: Steps, process: int | None = None) -> pd.DataFrame:
+    """The layers of one process (default: the one that stands for the run), the most expensive first.
+
+    One row per `layer` (qualified name) and `direction` (forward, backward), the two of a layer one after the other:
+
+    `depth`             of its outermost call.
+    `calls`, `total_ns` all calls recorded in the run, as they were.
+    `steps`             the number of steps that the figures below come from; they are NaN where it is 0.
+    `mean_ns`           time of a call; from calls in which no inner layers were told apart, if there are any.
+    `calls_per_step`, `ns_per_step`   the medians over these steps.
+    `self_ns`           the part of `ns_per_step` outside the layers it called.
+    `share`             `ns_per_step` over the median duration of these steps.
+    `layer_ns_per_step` `ns_per_step` of both directions together: what the rows are ranked by.
+    """
+    process = steps.main if process is None else process
+    if process is None:
+        process = _busiest_process(run)
+    totals = _totals(run, process)
+    if totals.empty:
+        return pd.DataFrame(columns=list(_COLUMNS)).astype(_COLUMNS)
+    table = totals.merge(_per_step(run, steps, process, int(totals["calls"].sum())), how="left", on=_KEY)
+    table["steps"] = table["steps"].fillna(0)
+    table["mean_ns"] = table["mean_ns"].fillna(table["total_ns"] / table["calls"])
+    table["layer_ns_per_step"] = table.groupby("name")["ns_per_step"].transform("sum")
+    table["layer_total_ns"] = table.groupby("name")["total_ns"].transform("sum")
+    table = table.sort_values(
+        ["layer_ns_per_step", "layer_total_ns", "depth", "name", "direction"],
+        ascending=[False, False, True, True, False],
+    )
+    return table.rename(columns={"name": "layer"})[list(_COLUMNS)].astype(_COLUMNS).reset_index(drop=True)
+
+
+def _busiest_process(run: Run) -> int:
+    table = run.sql(
+        "SELECT process FROM spans WHERE kind = 'layer' GROUP BY process ORDER BY sum(duration_ns) DESC LIMIT 1"
+    )
+    return int(table["process"].iloc[0]) if len(table) else -1
+
+
+def _totals(run: Run, process: int) -> pd.DataFrame:
+    return run.sql(
+        "SELECT name, direction, min(depth) AS depth, count(*) AS calls, sum(duration_ns)::BIGINT AS total_ns "
+        "FROM spans WHERE kind = 'layer' AND process = ? GROUP BY ALL",
+        [process],
+    )
+
+
+def _per_step(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
+    """Per layer and direction: `steps`, `mean_ns`, `calls_per_step`, `ns_per_step`, `self_ns`, `share`."""
+    rows = _with_steps(_rows(run, steps, process, calls), steps.of(process))
+    rows["own_ns"] = rows["duration_ns"] - _children_ns(rows)
+    rows["plain_ns"] = rows["duration_ns"].where(~rows["inner"])
+    sections = _sections(rows)
+    calm = _without_disturbed_steps(rows[~sections])
+    result = _summary(calm)
+    if sections.any():
+        result = _add_sections(result, rows[rows["inner"]], sections[rows["inner"]])
+    return result.reset_index()
+
+
+def _rows(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
+    """The layer calls of the process; of some steps, spread evenly, where all are too many."""
+    query = (
+        'SELECT thread, name, direction, depth, start_ns, duration_ns, "inner" FROM spans '
+        "WHERE kind = 'layer' AND process = ?"
+    )
+    every = -(-calls // _ROWS)
+    mine = steps.of(process)
+    if every == 1 or mine.empty:
+        return run.sql(query + f" ORDER BY start_ns LIMIT {_ROWS}", [process])
+    chosen = mine[mine["step"] % every == 0]
+    begins, ends = chosen["start_ns"].tolist(), (chosen["start_ns"] + chosen["duration_ns"]).tolist()
+    windows = "SELECT unnest(?::BIGINT[]) AS begins, unnest(?::BIGINT[]) AS ends"
+    return run.sql(
+        f"SELECT calls.* FROM ({query}) calls ASOF JOIN ({windows}) windows ON calls.start_ns >= windows.begins "
+        "WHERE calls.start_ns < windows.ends ORDER BY calls.start_ns",
+        [process, begins, ends],
+    )
+
+
+def _with_steps(rows: pd.DataFrame, mine: pd.DataFrame) -> pd.DataFrame:
+    """The rows inside steps, with the number and the duration of their step."""
+    begins = mine["start_ns"].to_numpy()
+    if not len(begins):
+        return rows[:0].assign(step=0, step_ns=0)
+    index = np.searchsorted(begins, rows["start_ns"].to_numpy(), side="right") - 1
+    durations = mine["duration_ns"].to_numpy()
+    inside = (index >= 0) & (rows["start_ns"].to_numpy() < (begins + durations)[index])
+    return rows[inside].assign(step=index[inside], step_ns=durations[index[inside]]).reset_index(drop=True)
+
+
+def _children_ns(rows: pd.DataFrame) -> pd.Series:
+    """The time of the calls made directly by each call: those nested in it with no other call in between."""
+    result = np.zeros(len(rows), dtype=np.int64)
+    start, duration, depth = (rows[name].to_numpy() for name in ("start_ns", "duration_ns", "depth"))
+    for _, found in rows.groupby(["thread", "direction"]):
+        group = found.index.to_numpy()
+        for level in np.unique(depth[group])[1:]:
+            # A layer too short to be recorded leaves a gap in the depths: the parent is the next one recorded above.
+            above, below = group[depth[group] < level], group[depth[group] == level]
+            above = above[np.lexsort((depth[above], start[above]))]
+            parent = above[np.maximum(np.searchsorted(start[above], start[below], side="right") - 1, 0)]
+            middle = start[below] + duration[below] // 2
+            nested = (start[parent] <= start[below]) & (middle < start[parent] + duration[parent])
+            np.add.at(result, parent[nested], duration[below][nested])
+    return pd.Series(np.minimum(result, duration), index=rows.index)
+
+
+def _sections(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are layers inside an nn.LSTM told apart: marked, and named after a module that is marked itself."""
+    marked = pd.Index(rows.loc[rows["inner"], "name"].unique())
+    inside = [name for name in marked if _module(name) in marked]
+    return rows["inner"] & rows["name"].isin(inside)
+
+
+def _module(section: str) -> str:
+    """`encoder.rnn` for `encoder.rnn.layer1.reverse`."""
+    return section.removesuffix(".reverse").rpartition(".")[0]
+
+
+def _without_disturbed_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without the steps in which inner layers were told apart, as far as a layer was recorded in others."""
+    disturbed = rows["step"].isin(rows.loc[rows["inner"], "step"])
+    seen_calm = (~disturbed).groupby([rows[key] for key in _KEY]).transform("any")
+    return rows[~disturbed | ~seen_calm]
+
+
+def _summary(rows: pd.DataFrame) -> pd.DataFrame:
+    steps = rows.groupby([*_KEY, "step"], sort=False).agg(
+        calls=("duration_ns", "size"), plain=("plain_ns", "count"), plain_ns=("plain_ns", "sum"),
+        all_ns=("duration_ns", "sum"), own_ns=("own_ns", "sum"), step_ns=("step_ns", "first"),
+    )  # fmt: skip
+    # Calls without inner layers stand for all calls of the step.
+    scaled = steps["plain_ns"] * steps["calls"] / steps["plain"].where(steps["plain"] > 0)
+    whole = scaled.fillna(steps["all_ns"])
+    steps["ns"] = whole
+    steps["own_ns"] = steps["own_ns"] * (whole / steps["all_ns"].where(steps["all_ns"] > 0)).fillna(1.0)
+    result = steps.groupby(level=_KEY, sort=False).agg(
+        steps=("ns", "size"), calls_per_step=("calls", "median"), ns_per_step=("ns", "median"),
+        self_ns=("own_ns", "median"), step_ns=("step_ns", "median"),
+    )  # fmt: skip
+    calls = (
+        rows.assign(ns=rows["plain_ns"])
+        .groupby(_KEY, sort=False)
+        .agg(plain=("ns", "mean"), any=("duration_ns", "mean"))
+    )
+    result["mean_ns"] = calls["plain"].fillna(calls["any"])
+    result["share"] = result["ns_per_step"] / result["step_ns"].where(result["step_ns"] > 0)
+    return result
+
+
+def _add_sections(summary: pd.DataFrame, inner: pd.DataFrame, sections: pd.Series) -> pd.DataFrame:
+    """Divide each module that holds inner layers among them, as it was divided in the calls that told them apart."""
+    times = inner.groupby(_KEY)["duration_ns"].agg(["sum", "size"])
+    step_counts = inner.groupby(_KEY)["step"].nunique()
+    added = []
+    for name, direction in inner.loc[sections, _KEY].drop_duplicates().itertuples(index=False):
+        module = (_module(name), direction)
+        if module not in summary.index or not times.loc[module, "sum"]:
+            continue
+        part = times.loc[(name, direction), "sum"] / times.loc[module, "sum"]
+        whole = summary.loc[module]
+        calls = whole["calls_per_step"] * times.loc[(name, direction), "size"] / times.loc[module, "size"]
+        ns = whole["ns_per_step"] * part
+        added.append(
+            {
+                "name": name, "direction": direction, "steps": step_counts[(name, direction)], "calls_per_step": calls,
+                "ns_per_step": ns, "self_ns": ns, "mean_ns": ns / calls if calls else np.nan,
+                "share": whole["share"] * part, "module": module[0],
+            }
+        )  # fmt: skip
+    if not added:
+        return summary
+    frame = pd.DataFrame(added)
+    inside = frame.groupby(["module", "direction"])["ns_per_step"].sum()
+    for module, ns in inside.items():
+        summary.loc[module, "self_ns"] = max(summary.loc[module, "ns_per_step"] - ns, 0)
+    return pd.concat([summary, frame.set_index(_KEY).drop(columns="module")])

@@ -1,0 +1,75 @@
+"""Phases: what the main loop's thread was doing at each moment of a step.
+
+A moment belongs to the first of these that is open: communication, loading wait, backward, forward, optimizer; else to
+"other". So a forward recomputed inside a backward pass is backward, and a closure's forward inside an optimizer step is
+forward. A communication call that returns at once (async) is not communication: waiting for it happens elsewhere.
+"""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.intervals import Intervals, join, subtract, union
+from tracekit.analysis.loop import Rows, What
+from tracekit.analysis.steps import Steps
+from tracekit.run.reader import Run
+
+# In order of precedence; "other" is what remains.
+_OPEN = {
+    "communication": What.COLLECTIVE,
+    "loading wait": What.BATCH,
+    "backward": What.BACKWARD,
+    "forward": What.CALL,
+    "optimizer": What.OPTIMIZER,
+}
+PHASES = ["loading wait", "forward", "backward", "optimizer", "communication", "other"]
+
+
+def phase_times(rows: Rows) -> dict[str, Intervals]:
+    """When each phase but "other" was on, given the evidence of one thread; the sets do not overlap."""
+    times: dict[str, Intervals] = {}
+    taken = union(rows.starts[:0], rows.ends[:0])
+    for phase, what in _OPEN.items():
+        found = rows.of(what)
+        everything = union(found.starts, found.ends)
+        times[phase] = subtract(everything, taken)
+        taken = join(taken, everything)
+    return times
+
+
+def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
+    """The time of each phase in each step: `process`, `step`, `phase`, `duration_ns`.
+
+    Six rows a step, in the order of `PHASES`; they add up exactly to the step's duration.
+    """
+    frames = []
+    for process, mine in steps.frame.groupby("process"):
+        times = phase_times(steps.loop_rows(int(process)))
+        starts, durations = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
+        parts = {phase: when.overlap(starts, starts + durations) for phase, when in times.items()}
+        parts["other"] = durations - sum(parts.values())
+        frames.append(
+            pd.DataFrame(
+                {
+                    "process": process,
+                    "step": np.repeat(mine["step"].to_numpy(), len(PHASES)),
+                    "phase": pd.Categorical(np.tile(PHASES, len(mine)), categories=PHASES),
+                    "duration_ns": np.column_stack([parts[phase] for phase in PHASES]).ravel(),
+                }
+            )
+        )
+    if not frames:
+        return pd.DataFrame({"process": [], "step": [], "phase": pd.Categorical([], PHASES), "duration_ns": []})
+    return pd.concat(frames, ignore_index=True)
+
+
+def phase_shares(phases: pd.DataFrame, process: int | None) -> dict[str, float]:
+    """The share of each phase in a step of one process: the mean over its steps, so that one long step (the first, one
+    with a validation pass) weighs no more than another. {} without steps.
+    """
+    mine = phases[phases["process"] == process]
+    table = mine["duration_ns"].to_numpy(dtype=np.float64).reshape(-1, len(PHASES))
+    whole = table.sum(axis=1)
+    table, whole = table[whole > 0], whole[whole > 0]
+    if not len(table):
+        return {}
+    return dict(zip(PHASES, (table / whole[:, None]).mean(axis=0).tolist(), strict=True))
