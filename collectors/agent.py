@@ -43,6 +43,7 @@ class Agent:
         self.governor = Governor(self.session["overhead"])
         self.collectors: dict[str, Collector] = {}
         self.before_fork: list[Callable[[], None]] = []
+        self.before_exit: list[Callable[[], None]] = []
         self.on_step: list[Callable[[], None]] = []
         self.at_safe_point: list[Callable[[], None]] = []
         self._failed: dict[str, str] = {}
@@ -53,7 +54,8 @@ class Agent:
 
     def install(self) -> None:
         """Load the session's collectors and let each place its hooks."""
-        for name, target in self.session["collectors"].items():
+        targets = {"conditions": "tracekit.collectors.conditions:Conditions", **self.session["collectors"]}
+        for name, target in targets.items():
             module, _, attribute = target.partition(":")
             try:
                 collector: Collector = getattr(importlib.import_module(module), attribute)()
@@ -153,9 +155,16 @@ class Agent:
         self.governor.spent_ns += clock() - self._status_written
 
     def _prepare_fork(self) -> None:
-        for prepare in self.before_fork:
+        self._run_all(self.before_fork)
+
+    def _exit(self) -> None:
+        self._run_all(self.before_exit)
+        self.write_status()
+
+    def _run_all(self, actions: list[Callable[[], None]]) -> None:
+        for act in actions:
             try:
-                prepare()
+                act()
             except Exception as error:
                 self.fail("operators", error)
 
@@ -188,4 +197,4 @@ def start(folder: str, stem: str) -> None:
     marks.listen(_agent)
     tracebacks.hide_our_frames()
     os.register_at_fork(before=_agent._prepare_fork, after_in_child=_agent._continue_in_child)
-    atexit.register(_agent.write_status)
+    atexit.register(_agent._exit)

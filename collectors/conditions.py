@@ -1,8 +1,10 @@
 """The condition: settings applied inside the process, and what torch is like there."""
 
+from collections.abc import Callable
 from types import ModuleType
 
 from .agent import Agent
+from .patching import Patches, skip_our_frames
 
 
 class Conditions:
@@ -11,17 +13,24 @@ class Conditions:
     Not optional and not a collector that can be left out: it goes with every recorded process.
     """
 
+    def __init__(self) -> None:
+        self._patches = Patches()
+
     def install(self, agent: Agent) -> None:
         self._agent = agent
         agent.when_imported("conditions", "torch", self._apply)
+        agent.when_imported("conditions", "torch._dynamo.eval_frame", skip_our_frames)
 
     def off(self) -> None:
-        pass
+        self._patches.undo()
 
     def _apply(self, torch: ModuleType) -> None:
         from tracekit.settings.inside import apply
 
-        apply(torch, self._agent.session["settings"])
+        settings = self._agent.session["settings"]
+        apply(torch, settings)
+        if "threads.inter_op" in settings:
+            self._patches.replace(torch, "set_num_interop_threads", self._already_set)
         self._agent.describe(
             torch={
                 "version": torch.__version__,
@@ -31,6 +40,16 @@ class Conditions:
                 "inter_op": torch.get_num_interop_threads(),
             }
         )
+
+    def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
+        """Torch allows one call in a process and raises at the second: the program's own must not fail because of ours."""
+
+        def set_num_interop_threads(count: int) -> None:
+            self._agent.note_missing(
+                f"the program's own set_num_interop_threads({int(count)})", "the condition of this run had set it already"
+            )
+
+        return set_num_interop_threads
 
 
 def _openmp() -> str:

@@ -41,6 +41,10 @@ class Layer:
         self.inner = inner
 
 
+# Stands for modules that are not layers of the program: the graphs inside a torch.compile region.
+_LEFT_ALONE = Layer(lambda: None, 0, -1, None)  # type: ignore[arg-type]
+
+
 class Layers:
     """Times module calls."""
 
@@ -88,6 +92,8 @@ class Layers:
                 agent.safe_point()
             detailed = agent.governor.detailed
             layer = self._layers.get(id(module)) or self._meet(module, depth)
+            if layer is _LEFT_ALONE:
+                return original(module, *args, **kwargs)
             inner = layer.inner if detailed and layer.inner is not None and layer.inner.worth_it(module) else None
             follow = self._backward.enter(args) if detailed and self._backward is not None else None
         except Exception as error:
@@ -111,6 +117,9 @@ class Layers:
 
     def _meet(self, module: "torch.nn.Module", depth: int) -> Layer:
         """Name a module called for the first time, and with an outermost one all modules inside it."""
+        if depth and _is_compiled_graph(module):
+            self._layers[id(module)] = _LEFT_ALONE
+            return _LEFT_ALONE
         if not depth:
             taken = {name for name, _ in module.named_modules() if name} & self._names.keys()
             prefix = self._free(type(module).__name__) + "." if taken else ""
@@ -138,3 +147,9 @@ class Layers:
         number = self._names.setdefault(name, len(self._names))
         inner = InnerLayers.of(module, name, self._agent, self._names)
         layers[key] = Layer(reference, self._agent.spool.intern(name), number, inner)
+
+
+def _is_compiled_graph(module: "torch.nn.Module") -> bool:
+    import torch
+
+    return isinstance(module, torch.fx.GraphModule)

@@ -70,7 +70,9 @@ class Operators:
             self._agent.note_missing("operators", "the profiler of this torch build cannot be kept from printing")
             return
         self._agent.at_safe_point.append(self._turn)
-        self._agent.before_fork.append(self._before_fork)
+        # A forked child must not inherit a running profiler, and torch crashes when one runs at the interpreter's end.
+        self._agent.before_fork.append(self._end)
+        self._agent.before_exit.append(self._end)
         if self._full:
             self._open()
 
@@ -132,7 +134,7 @@ class Operators:
             self._waiting.append(path)
             agent.spool.write(Kind.WINDOW, agent.spool.intern("window"), self._opened, ended, self._number, wall, mono)
         self._number += 1
-        cost = clock() - ended + self._event_ns * _events(window)
+        cost = clock() - ended + (self._event_ns * len(window.kineto_results.events()) if self._event_ns else 0)
         self._cost_ns += cost
         agent.governor.profiler_ns += int(cost)
 
@@ -143,8 +145,7 @@ class Operators:
         self._agent.note_missing("some profiler windows", "the supervisor could not convert them as fast as they came")
         return False
 
-    def _before_fork(self) -> None:
-        """A child must not inherit a running profiler."""
+    def _end(self) -> None:
         if self._window is not None:
             self._close(save=True)
 
@@ -225,6 +226,3 @@ class Operators:
         finally:
             self._ours = False
 
-
-def _events(window: Any) -> int:
-    return len(window.kineto_results.events()) if window.kineto_results is not None else 0

@@ -57,6 +57,8 @@ def wake() -> None:
     try:
         from tracekit.collectors import agent
 
+        if not stem.startswith(f"{os.getpid()}-"):  # forked before torch was imported, as from a forkserver
+            announce(os.environ[_SPOOL])
         agent.start(os.environ[_SPOOL], stem)
     except Exception as error:  # whatever is wrong with our own installation must not reach the program
         note_failure(os.environ.get(_SPOOL, ""), error)
@@ -82,12 +84,19 @@ def _is_left_alone() -> bool:
 
 
 class _TorchWatch:
-    """Finds no module: it only sees that torch is about to be imported."""
+    """Sees that torch is about to be imported; finds nothing itself."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "torch":
-            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-            wake()
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        wake()
+        # The agent has put finders of its own in front, which this search has passed already: search again.
+        for finder in list(sys.meta_path):
+            found = finder.find_spec(name, path, target)
+            if found is not None:
+                return found
+        return None
 
 
 def _start_next_sitecustomize() -> None:

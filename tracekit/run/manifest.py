@@ -90,6 +90,10 @@ class Manifest(msgspec.Struct):
         if note not in self.missing:
             self.missing.append(note)
 
+    def path_in(self, run: Path) -> Path:
+        """Where this host's manifest lies in a run directory."""
+        return run / "manifest" / f"{self.host}.json"
+
     def save(self, path: Path) -> None:
         """Replace the file at once: a reader sees the old or the new manifest, never half of one."""
         path.parent.mkdir(parents=True, exist_ok=True)

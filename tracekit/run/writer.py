@@ -40,14 +40,23 @@ class PartWriter:
     def __init__(self, run: Path, host: str) -> None:
         self._tables = run / "tables"
         self._host = host
-        existing = (number_of(file) for file in self._tables.glob("*/*.parquet") if host_of(file) == host)
-        self._last = max(existing, default=0)
+        self.last = max((number_of(file) for file in self._own_files()), default=0)
+
+    def _own_files(self) -> list[Path]:
+        return [file for file in self._tables.glob("*/*.parquet") if host_of(file) == self._host]
 
     def write(self, name: str, table: pa.Table) -> None:
         """Add a part to a table. Raises OSError when the disk does not take it; nothing is left half-written."""
         if table.num_rows:
-            write_table(table.cast(TABLES[name]), self._tables / name / f"{self._host}-{self._last + 1:06d}.parquet")
-            self._last += 1
+            write_table(table.cast(TABLES[name]), self._tables / name / f"{self._host}-{self.last + 1:06d}.parquet")
+            self.last += 1
+
+    def discard_after(self, number: int) -> None:
+        """Remove the parts with a higher number: those of a pass that was not completed."""
+        for file in self._own_files():
+            if number_of(file) > number:
+                file.unlink(missing_ok=True)
+        self.last = number
 
     def compact(self, scratch: Path) -> None:
         """Turn each table's parts into one file sorted by process and start. `scratch` takes what does not fit memory.

@@ -1,0 +1,103 @@
+"""From records to the rows of tables: vectorised, one function per kind of record."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.record.wire import Kind
+from tracekit.run.schema import TABLES
+
+_DIRECTIONS = pa.array(["", "forward", "backward"])
+_SPAN_KINDS = {
+    Kind.STEP: "step",
+    Kind.LAYER: "layer",
+    Kind.PHASE: "phase",
+    Kind.RANGE: "range",
+    Kind.FETCH: "fetch",
+}
+
+
+def tables(records: np.ndarray, names: list[str], process: int, clock_offset_ns: int) -> dict[str, pa.Table]:
+    """The rows that the records of one process stand for, by table. `clock_offset_ns` turns their times into Unix time."""
+    result: dict[str, list[pa.Table]] = {}
+    words = pa.array([*names, "?"])  # an id whose name was lost reads "?"
+    for kind, (table, convert) in _CONVERTERS.items():
+        chosen = records[records["kind"] == kind]
+        if len(chosen):
+            columns = {
+                "process": np.full(len(chosen), process, dtype=np.int32),
+                "thread": chosen["thread"].astype(np.int64),
+                "start_ns": chosen["start"] + clock_offset_ns,
+                "duration_ns": chosen["end"] - chosen["start"],
+                **convert(chosen, words, clock_offset_ns),
+            }
+            result.setdefault(table, []).append(_complete(table, columns, len(chosen)))
+    return {table: pa.concat_tables(parts).unify_dictionaries() for table, parts in result.items()}
+
+
+def _complete(table: str, columns: dict[str, object], rows: int) -> pa.Table:
+    schema = TABLES[table]
+    arrays = [
+        pa.nulls(rows, field.type) if field.name not in columns else _array(columns[field.name], field.type) for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: object, kind: pa.DataType) -> pa.Array:
+    array = values if isinstance(values, pa.Array) else pa.array(values)
+    return array if array.type == kind else array.cast(kind)
+
+
+def _words(ids: np.ndarray, words: pa.Array) -> pa.DictionaryArray:
+    known = np.minimum(np.maximum(ids, 0), len(words) - 1).astype(np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(known), words)
+
+
+def _same(word: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([word]))
+
+
+def _span(kind: Kind) -> Callable[[np.ndarray, pa.Array, int], dict[str, object]]:
+    def convert(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+        rows = len(records)
+        return {
+            "kind": _same(_SPAN_KINDS[kind], rows),
+            "name": _words(records["name"], words),
+            "depth": records["depth"],
+            "step": records["a"] if kind is Kind.STEP else np.full(rows, -1),
+            "layer": np.full(rows, -1) if kind is Kind.STEP else records["a"],
+            "direction": pa.DictionaryArray.from_arrays(pa.array(records["direction"].astype(np.int32)), _DIRECTIONS),
+            "inner": records["b"] != 0 if kind is Kind.LAYER else np.zeros(rows, dtype=bool),
+        }
+
+    return convert
+
+
+def _batch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {
+        "loader": _words(records["name"], words),
+        "epoch": records["a"],
+        "index": records["b"],
+        "worker": records["c"].astype(np.int32),
+        "bytes": records["d"],
+    }
+
+
+def _collective(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {
+        "op": _words(records["name"], words),
+        "group": _words(records["a"], words),
+        "sequence": records["b"],
+        "bytes": records["c"],
+        "dtype": _words(records["d"], words),
+        "is_async": records["depth"] != 0,
+        "ready_ns": records["start"] + offset,
+    }
+
+
+_CONVERTERS: dict[Kind, tuple[str, Callable[[np.ndarray, pa.Array, int], dict[str, object]]]] = {
+    **{kind: ("spans", _span(kind)) for kind in _SPAN_KINDS},
+    Kind.BATCH: ("batches", _batch),
+    Kind.COLLECTIVE: ("collectives", _collective),
+}

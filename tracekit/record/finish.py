@@ -1,0 +1,36 @@
+"""The end of a recording, in order or by salvage: last flush, compaction, manifest, spool folder removed."""
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from tracekit.record.flush import Flusher
+from tracekit.record.launch import python_of_this_tracekit
+from tracekit.record.spools import SpoolFolder
+from tracekit.run.manifest import Manifest
+
+
+def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder) -> None:
+    """Complete the run directory. Raises OSError when the disk does not take it; the spool folder then stays."""
+    flusher.finish(time.perf_counter_ns())
+    if not any("torch" in spool.status().get("facts", {}) for spool in spools.spools.values()):
+        manifest.add_missing("steps, layers, operators, batches, collectives", _why_nothing(spools))
+    compacted = subprocess.run(
+        [python_of_this_tracekit(), "-m", "tracekit.record.compact", str(run), manifest.host, str(spools.folder)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    if compacted.returncode:
+        last = compacted.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        manifest.add_missing("the compaction of the tables", f"it failed, the parts are as they were ({''.join(last)})")
+    manifest.spool = None
+    manifest.ended_ns = time.time_ns()
+    manifest.save(manifest.path_in(run))
+    shutil.rmtree(spools.folder, ignore_errors=True)
+
+
+def _why_nothing(spools: SpoolFolder) -> str:
+    if not spools.spools:
+        return "no Python process announced itself (not a Python program, python -I/-E/-S, or a scrubbed environment)"
+    return "the program never imported torch"
+

@@ -1,0 +1,121 @@
+"""From the spool folder to the run's tables: while recording, at its end, and when salvaging."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tracekit.record import convert
+from tracekit.record.ledger import Ledger, Position
+from tracekit.record.processes import Processes
+from tracekit.record.spools import Spool, SpoolFolder
+from tracekit.record.wire import Kind
+from tracekit.run.manifest import Manifest, Overhead, Torch
+from tracekit.run.writer import PartWriter
+from tracekit.traces.kineto import TraceError, read_kineto
+
+
+class Flusher:
+    """Moves evidence from spools to Parquet parts. What cannot be written stays in the spool."""
+
+    def __init__(self, run: Path, manifest: Manifest, spools: SpoolFolder, root_pid: int | None) -> None:
+        self._manifest = manifest
+        self._spools = spools
+        self._writer = PartWriter(run, manifest.host)
+        self._ledger = Ledger.load(spools.folder)
+        self._writer.discard_after(self._ledger.last_part)
+        self.processes = Processes(spools, root_pid, self._ledger.processes)
+        self._welcome()
+
+    def _welcome(self) -> None:
+        self.processes.welcome()
+        for stem, position in self._ledger.positions.items():
+            spool = self._spools.spools.get(stem)
+            if spool is not None and (spool.segment, spool.offset) < (position.segment, position.offset):
+                spool.go_on_from(position.segment, position.offset)
+
+    def flush(self, now: int, others: dict[str, pa.Table] | None = None) -> bool:
+        """One pass over all processes, and `others`: rows that came another way. True when there is more to read at once.
+
+        Raises OSError when the disk does not take it; then nothing was consumed and the pass can be repeated.
+        """
+        self._welcome()
+        self.processes.check_alive(now)
+        try:
+            for name, table in (others or {}).items():
+                self._writer.write(name, table)
+            read = [self._flush_one(spool) for spool in self._spools.spools.values()]
+            self._ledger.processes = self.processes.all
+            self._ledger.positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
+            self._ledger.last_part = self._writer.last
+            self._ledger.save(self._spools.folder)
+        except BaseException:
+            self._writer.discard_after(self._ledger.last_part)
+            raise
+        more = False
+        for spool, segment, offset, windows in read:
+            more |= segment > spool.segment + 1
+            spool.go_on_from(segment, offset)
+            for window in windows:
+                window.unlink(missing_ok=True)
+        return more
+
+    def _flush_one(self, spool: Spool) -> tuple[Spool, int, int, list[Path]]:
+        records, segment, offset = spool.read(ended=self.processes.of(spool).ended is not None)
+        clock_offset = self._manifest.clock_offset_ns
+        for name, table in convert.tables(records, spool.names, spool.process, clock_offset).items():
+            self._writer.write(name, table)
+        windows = []
+        for record in records[records["kind"] == Kind.WINDOW]:
+            shift = int(record["c"]) - int(record["b"]) + clock_offset
+            windows.append(self._convert_window(spool, int(record["a"]), shift))
+        return spool, segment, offset, windows
+
+    def _convert_window(self, spool: Spool, number: int, shift_ns: int) -> Path:
+        path = spool.window(number)
+        if path.exists():
+            try:
+                for table in read_kineto(path, process=spool.process, window=number, shift_ns=shift_ns):
+                    self._writer.write("operators", table)
+            except TraceError as error:
+                self._manifest.add_missing(f"profiler window {number} of process {spool.process}", str(error))
+        return path
+
+    def finish(self, now: int) -> None:
+        """Take everything that is left, of ended and of still living processes, and write who they were."""
+        while self.flush(now):
+            pass
+        self._writer.write("processes", self.processes.table(self._manifest.host, self._manifest.clock_offset_ns, now))
+        self._account()
+
+    def _account(self) -> None:
+        """Take over into the manifest what the processes said of themselves."""
+        manifest = self._manifest
+        main_loop_steps = -1
+        for spool in self._spools.spools.values():
+            status = spool.status()
+            who = f" in process {spool.process}"
+            failure = spool.failure()
+            if failure:
+                manifest.add_missing("everything" + who, f"the recorder could not start there: {failure}")
+            for collector, why in _texts(status.get("failed")).items():
+                manifest.add_missing(f"{collector}{who}", f"the collector failed and switched itself off: {why}")
+            for what, why in _texts(status.get("missing")).items():
+                manifest.add_missing(what, why)
+            if status.get("dropped"):
+                manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full")
+            facts = status.get("facts", {})
+            if facts.get("torch") and "worker" not in facts and status.get("steps", 0) > main_loop_steps:
+                main_loop_steps = status.get("steps", 0)
+                manifest.torch = Torch(**facts["torch"])
+                shares = status.get("overhead", {})
+                manifest.overhead = Overhead(
+                    budget=manifest.overhead.budget,
+                    supervisor=manifest.overhead.supervisor,
+                    program=shares.get("program", 0.0),
+                    profiler=shares.get("profiler", 0.0),
+                )
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}

@@ -1,0 +1,89 @@
+"""Starting the program exactly as given, with the recorder's environment around it."""
+
+import errno
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tracekit.errors import TracekitError
+
+SPOOL_VARIABLE = "TRACEKIT_SPOOL"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+
+
+class LaunchError(TracekitError):
+    """The command cannot be started; the exit code is the one a shell would give."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def program_environment(spool: Path | None) -> dict[str, str]:
+    """The environment of the program: our own, and what makes every Python below start the recorder."""
+    environment = dict(os.environ)
+    if spool is None:
+        return environment
+    bootstrap = importlib.util.find_spec("tracekit.collectors.bootstrap")
+    if bootstrap is None or not bootstrap.submodule_search_locations:
+        raise TracekitError("tracekit.collectors is not installed; install tracekit again")
+    folder = bootstrap.submodule_search_locations[0]
+    others = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry != folder]
+    environment["PYTHONPATH"] = os.pathsep.join([folder, *(entry for entry in others if entry)])
+    environment[SPOOL_VARIABLE] = str(spool)
+    return environment
+
+
+def find_program(command: list[str]) -> str:
+    """The file that a shell would run for the command. Raises LaunchError (127 not found, 126 not executable)."""
+    name = command[0]
+    if os.sep not in name:
+        found = shutil.which(name)
+        if found is None:
+            raise LaunchError(f"{name}: command not found", NOT_FOUND)
+        return found
+    if not os.path.exists(name):
+        raise LaunchError(f"{name}: no such file", NOT_FOUND)
+    if os.path.isdir(name) or not os.access(name, os.X_OK):
+        raise LaunchError(f"{name}: cannot be executed; for a script: tracekit record -- python {name}", NOT_EXECUTABLE)
+    return name
+
+
+def spawn(command: list[str], environment: dict[str, str], unblocked: set[int]) -> int:
+    """Start the command with our own stdin, stdout, stderr and working directory; returns its pid.
+
+    `unblocked` are the signals that this process has blocked and the program must not inherit blocked.
+    """
+    import signal
+
+    program = find_program(command)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - unblocked
+    try:
+        return os.posix_spawn(program, command, environment, setsigmask=mask)
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # a script whose interpreter does not exist
+            raise LaunchError(f"{program}: its interpreter does not exist", NOT_FOUND) from error
+        raise LaunchError(f"{program}: {error.strerror}", NOT_EXECUTABLE) from error
+
+
+def injection_problem(command: list[str]) -> str | None:
+    """Why the recorder cannot reach this command's Python, as far as the command line tells."""
+    if not Path(command[0]).name.startswith(("python", "pypy")):
+        return None
+    for word in command[1:]:
+        if not word.startswith("-") or word in ("-", "--"):
+            return None
+        if word in ("-c", "-m"):
+            return None
+        if not word.startswith("--"):
+            for flag, why in (("I", "isolated mode"), ("E", "environment variables ignored"), ("S", "site not imported")):
+                if flag in word[1:].split("X")[0].split("W")[0]:
+                    return f"{Path(command[0]).name} {word}: {why}, so no recorder can be started in it"
+    return None
+
+
+def python_of_this_tracekit() -> str:
+    """The interpreter that runs tracekit, for its own helper processes."""
+    return sys.executable

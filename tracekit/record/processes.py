@@ -1,0 +1,147 @@
+"""The processes of a run: their numbers, roles and life spans, as far as they announced themselves or were seen."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tracekit.record.spools import Spool, SpoolFolder
+from tracekit.run.folder import process_started
+from tracekit.run.schema import TABLES
+
+
+@dataclass
+class Process:
+    """One process, by its number in the run."""
+
+    number: int
+    pid: int
+    parent_pid: int
+    started: int  # CLOCK_MONOTONIC ns, as are all times here
+    ended: int | None = None
+    ticks: int | None = None  # its start in clock ticks: tells it from a later process with the same pid
+    command: list[str] = field(default_factory=list)
+    stem: str | None = None  # of its spool; None for a process that did not announce itself
+
+    def is_alive(self) -> bool:
+        return self.ended is None and self.ticks is not None and process_started(self.pid) == self.ticks
+
+
+class Processes:
+    """All processes of one recording on this host, by number; `known` are those of a ledger."""
+
+    def __init__(self, spools: SpoolFolder, root_pid: int | None, known: list[Process] | None = None) -> None:
+        self._spools = spools
+        self.all = list(known or [])
+        if root_pid is not None and not self.all:
+            self._add(root_pid, os.getpid(), time.perf_counter_ns())
+
+    def _add(self, pid: int, parent: int, started: int, stem: str | None = None) -> Process:
+        process = Process(len(self.all), pid, parent, started, ticks=process_started(pid), stem=stem)
+        self.all.append(process)
+        return process
+
+    def welcome(self) -> None:
+        """Take in the processes that announced themselves since the last call."""
+        for spool in self._spools.discover():
+            known = next((process for process in self.all if process.stem == spool.stem), None)
+            if known is None:
+                known = next((p for p in self.all if p.pid == spool.pid and p.stem is None and p.ended is None), None)
+            if known is None:
+                for replaced in self.all:  # the same process after an execv: what it was before has ended
+                    if replaced.pid == spool.pid and replaced.ended is None:
+                        replaced.ended = spool.facts["start"]
+                known = self._add(spool.pid, int(spool.facts.get("parent", -1)), spool.facts["start"], spool.stem)
+            known.stem = spool.stem
+            known.started = spool.facts["start"]
+            known.parent_pid = int(spool.facts.get("parent", -1))
+            known.command = [str(word) for word in spool.facts.get("command", [])]
+            spool.process = known.number
+
+    def see(self, pid: int, parent: int, command: list[str], now: int) -> None:
+        """Note a process that was met in the process tree, whether or not it announces itself."""
+        if not any(process.pid == pid and process.ended is None for process in self.all):
+            self._add(pid, parent, now).command = command
+
+    def check_alive(self, now: int) -> None:
+        """Note which processes have ended."""
+        for process in self.all:
+            if process.ended is None and not process.is_alive():
+                process.ended = now
+
+    def of(self, spool: Spool) -> Process:
+        return self.all[spool.process]
+
+    def living(self) -> list[tuple[int, int]]:
+        """(number, pid) of the processes that live."""
+        return [(process.number, process.pid) for process in self.all if process.ended is None]
+
+    def table(self, host: str, clock_offset_ns: int, now: int) -> pa.Table:
+        """The rows of the `processes` table."""
+        roles = {process.number: self._identity(process) for process in self.all}
+        rows = []
+        for process in self.all:
+            identity = roles[process.number]
+            parent = next((p.number for p in reversed(self.all) if p.pid == process.parent_pid and p is not process), -1)
+            rows.append(
+                {
+                    "process": process.number,
+                    "thread": process.pid,
+                    "start_ns": process.started + clock_offset_ns,
+                    "duration_ns": max((process.ended or now) - process.started, 0),
+                    "pid": process.pid,
+                    "parent": parent,
+                    "host": host,
+                    "command": " ".join(process.command),
+                    "recorded": process.stem is not None,
+                    "clock_offset_ns": clock_offset_ns,
+                    "clock_drift_ppm": 0.0,
+                    **identity,
+                }
+            )
+        return pa.Table.from_pylist(rows, schema=TABLES["processes"])
+
+    def _identity(self, process: Process) -> dict[str, Any]:
+        facts = self._facts(process)
+        environment = self._environment(process)
+        rank = facts.get("rank", -1)
+        if rank == -1 and "RANK" in environment and "torch" in facts and not self._inherits_rank(process):
+            rank = _number(environment["RANK"])
+        worker = facts.get("worker", -1)
+        if worker >= 0:
+            role = f"loader worker {worker}"
+        elif rank >= 0:
+            role = f"rank {rank}"
+        else:
+            role = "main" if process.pid == self.all[0].pid else "helper"
+        return {
+            "role": role,
+            "rank": rank,
+            "worker": worker,
+            "local_rank": _number(environment.get("LOCAL_RANK", "-1")) if rank >= 0 else -1,
+            "world_size": facts.get("world_size", _number(environment.get("WORLD_SIZE", "-1"))) if rank >= 0 else -1,
+            "attempt": max(_number(environment.get("TORCHELASTIC_RESTART_COUNT", "0")), 0),
+        }
+
+    def _inherits_rank(self, process: Process) -> bool:
+        parent = next((p for p in reversed(self.all) if p.pid == process.parent_pid and p is not process), None)
+        return parent is not None and self._environment(parent).get("RANK") == self._environment(process).get("RANK")
+
+    def _spool(self, process: Process) -> Spool | None:
+        return self._spools.spools.get(process.stem) if process.stem else None
+
+    def _facts(self, process: Process) -> dict[str, Any]:
+        spool = self._spool(process)
+        facts = spool.status().get("facts", {}) if spool else {}
+        return {name: fact for name, fact in facts.items() if name == "torch" or isinstance(fact, int)}
+
+    def _environment(self, process: Process) -> dict[str, str]:
+        spool = self._spool(process)
+        return dict(spool.facts.get("environment", {})) if spool else {}
+
+
+def _number(text: str) -> int:
+    return int(text) if text.lstrip("-").isdecimal() else -1
+

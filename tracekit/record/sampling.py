@@ -1,0 +1,111 @@
+"""The threads of the supervisor: one samples counters, one moves evidence from spools to the run."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import psutil
+import pyarrow as pa
+
+from tracekit.record.flush import Flusher
+from tracekit.run.manifest import Manifest, Missing
+
+FLUSH_INTERVAL_S = 2.0
+_TREE_INTERVAL_S = 1.0
+
+
+class Sampler(Protocol):
+    """A collector that reads from outside, in the supervisor."""
+
+    def watch(self, pids: Iterable[tuple[int, int]]) -> None: ...
+    def sample(self, now_ns: int) -> None: ...
+    def drain(self) -> pa.Table: ...
+    def missing(self) -> list[Missing]: ...
+    def close(self) -> None: ...
+
+
+class Recording:
+    """Samples and flushes until told to stop. A failure is noted in the manifest and never reaches the program."""
+
+    def __init__(self, flusher: Flusher, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float) -> None:
+        self._flusher = flusher
+        self._manifest = manifest
+        self._samplers = samplers
+        self._root = root_pid
+        self._hz = hz
+        self._stop = threading.Event()
+        self._pending: list[pa.Table] = []
+        self._threads = [
+            threading.Thread(target=self._every, args=(1 / hz, self._sample), name="sampler"),
+            threading.Thread(target=self._every, args=(FLUSH_INTERVAL_S, self._flush), name="flusher"),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End both threads, take the last sample and close the samplers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._sample()
+        self._drain()
+        for name, sampler in self._samplers.items():
+            for note in sampler.missing():
+                self._manifest.add_missing(note.what, note.why)
+            self._guarded(name, sampler.close)
+
+    def rest(self) -> dict[str, pa.Table]:
+        """The sampled rows that are not in the run yet."""
+        return {"counters": pa.concat_tables(self._pending)} if self._pending else {}
+
+    def _every(self, interval: float, act: Callable[[], None]) -> None:
+        due = time.monotonic() + interval
+        while not self._stop.wait(max(due - time.monotonic(), 0)):
+            act()
+            due = max(due + interval, time.monotonic())
+
+    _tree_seen = 0.0
+
+    def _sample(self) -> None:
+        if time.monotonic() - self._tree_seen > _TREE_INTERVAL_S:
+            self._tree_seen = time.monotonic()
+            self._see_tree()
+        now = time.time_ns()
+        for name, sampler in list(self._samplers.items()):
+            self._guarded(name, lambda sampler=sampler: sampler.sample(now))
+
+    def _see_tree(self) -> None:
+        processes = self._flusher.processes
+        now = time.perf_counter_ns()
+        try:
+            for child in psutil.Process(self._root).children(recursive=True):
+                processes.see(child.pid, child.ppid(), child.cmdline(), now)
+        except psutil.Error:
+            pass  # ended while we looked
+        for name, sampler in list(self._samplers.items()):
+            self._guarded(name, lambda sampler=sampler: sampler.watch(processes.living()))
+
+    def _flush(self) -> None:
+        self._drain()
+        try:
+            while self._flusher.flush(time.perf_counter_ns(), self.rest()):
+                self._pending.clear()
+            self._pending.clear()
+        except OSError as error:
+            self._manifest.add_missing("what the disk did not take", f"{error.strerror}; it waits in {self._manifest.spool}")
+        except Exception as error:
+            self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}")
+
+    def _drain(self) -> None:
+        for name, sampler in list(self._samplers.items()):
+            self._guarded(name, lambda sampler=sampler: self._pending.append(sampler.drain()))
+
+    def _guarded(self, name: str, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self._samplers.pop(name, None)
+            self._manifest.add_missing(name, f"the collector failed and switched itself off: {type(error).__name__}: {error}")

@@ -1,0 +1,127 @@
+"""Reading what recorded processes leave in the spool folder; the files are described in `wire`."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracekit.record.wire import NAME_LENGTH, RECORD, RECORD_FIELDS, RECORD_FORMATS
+
+_RECORD_TYPE = np.dtype({"names": RECORD_FIELDS, "formats": RECORD_FORMATS})
+# One call takes at most 16 MiB of one process, so that memory stays bounded however far behind we are.
+_MOST_SEGMENTS_AT_ONCE = 16
+
+
+@dataclass
+class Spool:
+    """The files of one process. `segment` and `offset` say where reading goes on."""
+
+    folder: Path
+    stem: str
+    facts: dict[str, Any]
+    process: int = -1
+    names: list[str] = field(default_factory=list)
+    segment: int = 0
+    offset: int = 0
+    _names_read: int = 0
+
+    @property
+    def pid(self) -> int:
+        return int(self.facts["pid"])
+
+    def read(self, ended: bool) -> tuple[np.ndarray, int, int]:
+        """The committed records not read yet, and the segment and offset behind them.
+
+        While the process lives, reading stops at the first record that is not committed: it may be under way. Of a process
+        that has ended, such holes are skipped. One call takes a bounded number of records.
+        """
+        batches: list[np.ndarray] = []
+        segment, offset = self.segment, self.offset
+        while len(batches) < _MOST_SEGMENTS_AT_ONCE:
+            try:
+                data = np.fromfile(self._path(segment), dtype=_RECORD_TYPE, offset=offset)
+            except OSError:
+                break
+            if ended or self._path(segment + 1).exists():  # a next one exists: this one is full, but for writes cut short
+                batches.append(data[data["kind"] != 0])
+                segment, offset = segment + 1, 0
+            else:
+                open_slots = np.flatnonzero(data["kind"] == 0)
+                committed = int(open_slots[0]) if len(open_slots) else len(data)
+                batches.append(data[:committed])
+                offset += committed * RECORD.size
+                break
+        self._read_names()
+        return np.concatenate(batches) if batches else np.empty(0, dtype=_RECORD_TYPE), segment, offset
+
+    def go_on_from(self, segment: int, offset: int) -> None:
+        """Forget what lies before: its segments are deleted."""
+        for number in range(self.segment, segment):
+            self._path(number).unlink(missing_ok=True)
+        self.segment, self.offset = segment, offset
+
+    def _path(self, segment: int) -> Path:
+        return self.folder / f"{self.stem}.{segment:06d}.spool"
+
+    def window(self, number: int) -> Path:
+        """The raw trace of a profiler window."""
+        return self.folder / f"{self.stem}.{number:06d}.window"
+
+    def _read_names(self) -> None:
+        try:
+            data = (self.folder / f"{self.stem}.names").read_bytes()
+        except OSError:
+            return
+        while self._names_read + NAME_LENGTH.size <= len(data):
+            (length,) = NAME_LENGTH.unpack_from(data, self._names_read)
+            start = self._names_read + NAME_LENGTH.size
+            if start + length > len(data):
+                return
+            self.names.append(data[start : start + length].decode("utf-8", "replace"))
+            self._names_read = start + length
+
+    def status(self) -> dict[str, Any]:
+        """The last status that the process wrote; empty when it wrote none."""
+        return _read_json(self.folder / f"{self.stem}.status") or {}
+
+    def failure(self) -> str | None:
+        """Why the process could not be recorded at all."""
+        try:
+            return (self.folder / f"{self.stem}.failure").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+
+class SpoolFolder:
+    """The spool folder of one recording; finds processes as they announce themselves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spools: dict[str, Spool] = {}
+
+    def discover(self) -> list[Spool]:
+        """Spools of processes that announced themselves since the last call, in the order of their start."""
+        fresh = []
+        with os.scandir(self.folder) as entries:
+            names = [entry.name for entry in entries if entry.name.endswith(".process")]
+        for name in names:
+            stem = name.removesuffix(".process")
+            facts = _read_json(self.folder / name) if stem not in self.spools else None
+            if facts and isinstance(facts.get("pid"), int) and isinstance(facts.get("start"), int):
+                fresh.append((facts["start"], stem, facts))
+        found = []
+        for _, stem, facts in sorted(fresh, key=lambda item: item[:2]):
+            self.spools[stem] = Spool(self.folder, stem, facts)
+            found.append(self.spools[stem])
+        return found
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

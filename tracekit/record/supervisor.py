@@ -1,0 +1,210 @@
+"""The supervisor: starts the program, stays out of its way, and turns what it leaves into a run."""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tracekit
+from tracekit.record import signals
+from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
+from tracekit.run.folder import create_run, process_started
+from tracekit.run.manifest import Manifest, Overhead
+
+if TYPE_CHECKING:
+    from tracekit.record.sampling import Recording
+
+
+@dataclass
+class Options:
+    """What `tracekit record` was asked for; the fields are its options."""
+
+    command: list[str]
+    output: Path
+    force: bool = False
+    condition: str = "baseline"
+    settings: dict[str, Any] = field(default_factory=dict)
+    overhead: float = 0.01
+    profile: str = "auto"
+    collectors: list[str] = field(default_factory=list)
+    sample_hz: float = 10.0
+
+
+@dataclass
+class Outcome:
+    """How a recording ended: the exit code to leave with, and the run, or why there is none."""
+
+    exit_code: int
+    run: Path | None
+    lost: str | None = None
+
+
+def record(options: Options) -> Outcome:
+    """Run the command and record it.
+
+    Raises LaunchError when the command cannot be started and RunError when the output is taken; nothing was run then. An
+    output that cannot be written is no reason not to run the program: the outcome says what was lost.
+    """
+    find_program(options.command)
+    spool: Path | None = None
+    try:
+        run = create_run(options.output, options.force)
+        spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
+        manifest = _new_manifest(options, run, spool)
+        collectors = _load_collectors(options.collectors, manifest)
+        _write_session(spool, options, collectors)
+        manifest.save(manifest.path_in(run))
+    except OSError as error:
+        if spool is not None:
+            shutil.rmtree(spool, ignore_errors=True)
+        heard = signals.block()
+        child = spawn(options.command, program_environment(None), heard)
+        status = signals.wait_for(child, heard)
+        return Outcome(signals.exit_code(status), None, f"{error.filename or options.output}: {error.strerror}")
+    return _record_into(run, spool, manifest, options, collectors)
+
+
+def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, collectors: dict[str, str]) -> Outcome:
+    heard = signals.block()
+    try:
+        child = spawn(options.command, program_environment(spool), heard)
+    except BaseException:
+        shutil.rmtree(spool, ignore_errors=True)
+        shutil.rmtree(run, ignore_errors=True)
+        raise
+    os.setpriority(os.PRIO_PROCESS, 0, 10)  # where both want a CPU, the program goes first
+    helper = _Recorder(run, spool, manifest, options, collectors, child)
+    helper.start()
+    status = signals.wait_for(child, heard)
+    # The program has ended: from here on Ctrl-C is for us. What is not finished then can be salvaged.
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+    manifest.exit_code = signals.exit_code(status)
+    manifest.exit_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    manifest.overhead.supervisor = helper.share_of_cpu()
+    return Outcome(manifest.exit_code, run, helper.finish())
+
+
+class _Recorder(threading.Thread):
+    """Imports what is heavy and records, beside the main thread that waits for the program."""
+
+    def __init__(
+        self, run: Path, spool: Path, manifest: Manifest, options: Options, collectors: dict[str, str], child: int
+    ) -> None:
+        super().__init__(name="recorder")
+        self._run, self._spool, self._manifest, self._options = run, spool, manifest, options
+        self._collectors, self._child = collectors, child
+        self._recording: Recording | None = None
+        self._lost: str | None = None
+        self._began: tuple[float, float] | None = None
+
+    def run(self) -> None:
+        try:
+            from tracekit.record.flush import Flusher
+            from tracekit.record.sampling import Recording
+            from tracekit.record.spools import SpoolFolder
+
+            self._spools = SpoolFolder(self._spool)
+            self._flusher = Flusher(self._run, self._manifest, self._spools, self._child)
+            samplers = _samplers(self._options.collectors, self._child, self._manifest)
+            recording = Recording(self._flusher, self._manifest, samplers, self._child, self._options.sample_hz)
+            recording.start()
+            self._recording = recording
+            self._began = time.monotonic(), time.process_time()
+        except Exception as error:
+            self._lost = f"the recorder could not start: {type(error).__name__}: {error}"
+
+    def share_of_cpu(self) -> float:
+        """The CPU time of the supervisor, once started, over what the machine had to offer in that time."""
+        if self._began is None:
+            return 0.0
+        wall, cpu = self._began
+        return (time.process_time() - cpu) / (max(time.monotonic() - wall, 1e-9) * len(os.sched_getaffinity(0)))
+
+    def finish(self) -> str | None:
+        """Complete the run; what was lost, or None."""
+        self.join()
+        if self._recording is None:
+            return self._lost
+        from tracekit.record.finish import finish
+
+        problem = injection_problem(self._options.command)
+        if problem:
+            self._manifest.add_missing("everything inside the program", problem)
+        try:
+            self._recording.stop()
+            self._flusher.flush(time.perf_counter_ns(), self._recording.rest())
+            finish(self._run, self._manifest, self._flusher, self._spools)
+        except OSError as error:
+            return f"{error.filename or self._run}: {error.strerror}; what was not written waits in {self._spool}"
+        return None
+
+
+def _new_manifest(options: Options, run: Path, spool: Path) -> Manifest:
+    from tracekit.record.machine import describe_cpu, gpus
+
+    return Manifest(
+        tracekit=tracekit.__version__,
+        run=run.name,
+        host=os.uname().nodename,
+        command=options.command,
+        directory=os.getcwd(),
+        condition=options.condition,
+        settings=options.settings,
+        started_ns=time.time_ns(),
+        clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
+        spool=str(spool),
+        supervisor=os.getpid(),
+        supervisor_started=process_started(os.getpid()) or 0,
+        cpu=describe_cpu(),
+        gpus=gpus(),
+        overhead=Overhead(budget=options.overhead),
+        profile=options.profile,
+        collectors=options.collectors,
+    )
+
+
+def _load_collectors(wanted: list[str], manifest: Manifest) -> dict[str, str]:
+    """The collectors that work inside the program, as `module:attribute` by name."""
+    inside = {}
+    for point in importlib.metadata.entry_points(group="tracekit.collectors"):
+        if point.name in wanted:
+            try:
+                if not hasattr(point.load(), "sample"):
+                    inside[point.name] = point.value
+            except Exception as error:
+                manifest.add_missing(point.name, f"the collector cannot be loaded: {type(error).__name__}: {error}")
+    return {name: inside[name] for name in wanted if name in inside}
+
+
+def _samplers(wanted: list[str], child: int, manifest: Manifest) -> dict[str, Any]:
+    samplers = {}
+    for point in importlib.metadata.entry_points(group="tracekit.collectors"):
+        if point.name in wanted:
+            try:
+                collector = point.load()
+                if hasattr(collector, "sample"):
+                    samplers[point.name] = collector(child)
+            except Exception as error:
+                manifest.add_missing(point.name, f"the collector cannot start: {type(error).__name__}: {error}")
+    return samplers
+
+
+def _write_session(spool: Path, options: Options, collectors: dict[str, str]) -> None:
+    session = {
+        "collectors": collectors,
+        "overhead": options.overhead,
+        "profile": options.profile,
+        "settings": options.settings,
+        "tracekit": tracekit.__version__,
+        "python": sys.version,
+    }
+    (spool / "session.json").write_text(json.dumps(session), encoding="utf-8")
