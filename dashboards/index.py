@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analysis.steps import Steps
 from tracekit.dashboards.levels import FINEST, Events, Grid, Integers, Level, Nesting, Sums
 from tracekit.dashboards.sources import KINDS, Names, Portion, read_portions
 from tracekit.run.reader import Run
@@ -87,20 +88,23 @@ class Index:
     def events(self) -> int:
         return sum(lane.count for lane in self.lanes)
 
-    def view(self, begin: int, end: int, processes: Sequence[int], marks: int = MARKS) -> pd.DataFrame:
-        """What to draw of [begin, end) for some processes: at most `marks` rows, and one lane has no more rows than
-        pixels. A lane with few events in view shows them, another its buckets.
+    def view(self, begin: int, end: int, lanes: Sequence[int], marks: int = MARKS) -> pd.DataFrame:
+        """What to draw of [begin, end) in some lanes (positions in `lanes`): at most `marks` rows, and one lane has no
+        more of them than pixels. A lane with few events in view shows them, another its buckets.
 
         Columns: lane (position in `lanes`), start_ns, duration_ns, name (id), count (events that start in it), covered_ns,
         name_covered_ns, position (of an event in its lane, -1 for a bucket).
         """
-        chosen = [number for number, lane in enumerate(self.lanes) if lane.key.process in set(processes)]
-        found = sorted(((number, *self.lanes[number].between(begin, end)) for number in chosen), key=lambda one: len(one[2]))
+        found = sorted(((lane, *self.lanes[lane].between(begin, end)) for lane in lanes), key=lambda one: len(one[2]))
         frames = []
         left = marks
         for done, (number, position, events) in enumerate(found):
             share = min(left // (len(found) - done), _MARKS_PER_LANE)
-            frame = _as_events(events, position) if len(events) <= share else self._buckets(number, events, begin, end, share)
+            frame = (
+                _as_events(events, position)
+                if len(events) <= share
+                else self._buckets(number, events, begin, end, share)
+            )
             left -= len(frame)
             frames.append(frame.assign(lane=number))
         return pd.concat(frames, ignore_index=True) if frames else _as_events(_NOTHING, 0).assign(lane=0)
@@ -152,9 +156,9 @@ def _as_buckets(level: Level, begin: int, end: int) -> pd.DataFrame:
     return frame[frame["covered_ns"] > 0]
 
 
-def build_index(run: Run, steps: pd.DataFrame, folder: Path) -> Index:
-    """Index a run into an empty folder. `steps` has the columns process, step, start_ns, duration_ns."""
-    begin, end = _extent(run, steps)
+def build_index(run: Run, steps: Steps, extent: tuple[int, int], folder: Path) -> Index:
+    """Index a run into an empty folder. `extent` is the time that holds all of it, see `extent_of`."""
+    begin, end = extent
     grid = Grid.over(begin, end, FINEST)
     names = Names()
     lanes: dict[LaneKey, Lane] = {}
@@ -181,7 +185,7 @@ def _ahead(portions: Iterator[Portion]) -> Iterator[Portion]:
             yield portion
 
 
-def _extent(run: Run, steps: pd.DataFrame) -> tuple[int, int]:
+def extent_of(run: Run, steps: Steps) -> tuple[int, int]:
     """The time from the first to the last thing that is drawn, ns; one second where there is nothing."""
     tables = ("spans", "operators", "batches", "collectives", "counters")
     parts = " UNION ALL ".join(f"SELECT start_ns, start_ns + duration_ns AS end_ns FROM {table}" for table in tables)
@@ -190,14 +194,12 @@ def _extent(run: Run, steps: pd.DataFrame) -> tuple[int, int]:
         begin = run.manifest.started_ns
         return begin, begin + 1_000_000_000
     first, last = int(row["first"]), int(row["last"])
-    if len(steps):
-        first = min(first, int(steps["start_ns"].min()))
+    if len(steps.frame):
+        first = min(first, int(steps.frame["start_ns"].min()))
     return first, max(last, first + 1)
 
 
-def _by_lane(
-    portion: Portion, nesting: dict[tuple[int, str, int], Nesting]
-) -> list[tuple[LaneKey, Events]]:
+def _by_lane(portion: Portion, nesting: dict[tuple[int, str, int], Nesting]) -> list[tuple[LaneKey, Events]]:
     """A portion split by thread and depth; `nesting` carries what is still open from one portion to the next."""
     found = []
     for thread in np.unique(portion.thread).tolist():

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
+from tracekit.analysis.phases import PHASES, phase_times
+from tracekit.analysis.steps import Steps
 from tracekit.dashboards.levels import Events, Integers
 from tracekit.run.reader import Run
+from tracekit.traces.kineto_columns import DEVICE_CATEGORIES
 
 # Rows read at once: about 100 MB on their way through DuckDB, Arrow and NumPy.
 PORTION = 1_000_000
@@ -17,32 +19,27 @@ PORTION = 1_000_000
 # Longer names are cut: no label shows as much, and a hostile trace could hold megabytes.
 _NAME_LENGTH = 200
 
-# Kineto's categories of what runs on an accelerator; everything else runs on a thread of the process.
-_ON_DEVICE = "('kernel', 'gpu_memcpy', 'gpu_memset', 'gpu_user_annotation')"
+_DEVICE = ", ".join(f"'{category}'" for category in sorted(DEVICE_CATEGORIES))
+_ON_DEVICE = f"(coalesce(category, '') IN ({_DEVICE}) OR starts_with(coalesce(category, ''), 'gpu_'))"
 
 # One query per kind of lane, in the order the lanes are drawn. Each gives process, thread, start_ns, duration_ns, name and
 # category; for "gpu", `thread` holds the stream, with STREAMS of them to a device.
 STREAMS = 1_000_000
 SOURCES = {
-    "phase": """
-        SELECT process, thread, start_ns, duration_ns, 'loading wait' AS name, 'loading wait' AS category FROM batches
-        UNION ALL SELECT process, thread, start_ns, duration_ns, 'forward', 'forward' FROM spans
-            WHERE kind = 'layer' AND depth = 0 AND direction = 'forward'
-        UNION ALL SELECT process, thread, start_ns, duration_ns, name, name FROM spans WHERE kind = 'phase'
-        UNION ALL SELECT process, thread, start_ns, duration_ns, op, 'communication' FROM collectives""",
     "range": """
         SELECT process, thread, start_ns, duration_ns, name, 'range' AS category FROM spans WHERE kind = 'range'""",
-    "fetch": """
-        SELECT process, thread, start_ns, duration_ns, name, 'loading wait' AS category FROM spans WHERE kind = 'fetch'""",
     "layer": """
         SELECT process, thread, start_ns, duration_ns, name, direction AS category FROM spans WHERE kind = 'layer'""",
+    "fetch": """
+        SELECT process, thread, start_ns, duration_ns, name, 'loading wait' AS category FROM spans WHERE kind = 'fetch'""",
+    "collective": """
+        SELECT process, thread, start_ns, duration_ns, op AS name, 'communication' AS category FROM collectives""",
     "operator": f"""
-        SELECT process, thread, start_ns, duration_ns, name, category FROM operators WHERE category NOT IN {_ON_DEVICE}""",
+        SELECT process, thread, start_ns, duration_ns, name, category FROM operators WHERE NOT {_ON_DEVICE}""",
     "gpu": f"""
         SELECT process, device * {STREAMS} + stream AS thread, start_ns, duration_ns, name, category FROM operators
-            WHERE category IN {_ON_DEVICE}""",
+            WHERE {_ON_DEVICE}""",
 }
-PHASES = ("loading wait", "forward", "backward", "optimizer", "communication", "other")
 _COLOUR_OF_CATEGORY = {
     "range": "range",
     "user_annotation": "range",
@@ -53,7 +50,7 @@ _COLOUR_OF_CATEGORY = {
     "gpu_memcpy": "copy",
     "gpu_memset": "copy",
 }
-KINDS = ["step", *SOURCES]
+KINDS = ["step", "phase", *SOURCES]
 
 
 def colour_key(name: str, category: str) -> str:
@@ -101,13 +98,9 @@ class Portion:
     events: Events
 
 
-def read_portions(run: Run, steps: pd.DataFrame, names: Names) -> Iterator[Portion]:
-    """All events of a run, kind by kind and process by process, each in the order of time. `steps` has the columns
-    process, step, start_ns, duration_ns."""
-    for process, rows in steps.sort_values("start_ns").groupby("process"):
-        start, duration = rows["start_ns"].to_numpy(np.int64), rows["duration_ns"].to_numpy(np.int64)
-        label = np.full(len(rows), names.id("step", "step"), dtype=np.int32)
-        yield Portion("step", int(str(process)), np.zeros(len(rows), dtype=np.int64), Events(start, duration, label))
+def read_portions(run: Run, steps: Steps, names: Names) -> Iterator[Portion]:
+    """All events of a run, kind by kind and process by process, each in the order of time."""
+    yield from _loop_portions(steps, names)
     for kind, rows in SOURCES.items():
         extent = run.sql(
             f"SELECT process, count(*) AS rows, min(start_ns) AS first, max(start_ns) AS last FROM ({rows})"
@@ -119,9 +112,36 @@ def read_portions(run: Run, steps: pd.DataFrame, names: Names) -> Iterator[Porti
                 yield _read(run, kind, int(row.process), int(begin), int(end), names)
 
 
+def _loop_portions(steps: Steps, names: Names) -> Iterator[Portion]:
+    """The steps of each process, and the phases of the thread that runs them."""
+    for number, rows in steps.frame.sort_values("start_ns").groupby("process"):
+        process = int(str(number))
+        start, duration = rows["start_ns"].to_numpy(np.int64), rows["duration_ns"].to_numpy(np.int64)
+        yield _portion("step", process, start, duration, [(names.id("step", "step"), len(rows))])
+        phases = [(phase, times) for phase, times in phase_times(steps.loop_rows(process)).items() if len(times.starts)]
+        if phases:
+            start = np.concatenate([times.starts for _, times in phases])
+            duration = np.concatenate([times.ends for _, times in phases]) - start
+            yield _portion(
+                "phase",
+                process,
+                start,
+                duration,
+                [(names.id(phase, phase), len(times.starts)) for phase, times in phases],
+            )
+
+
+def _portion(kind: str, process: int, start: Integers, duration: Integers, names: list[tuple[int, int]]) -> Portion:
+    """Events of one kind, of which the first few have the first name, and so on."""
+    label = np.repeat(*np.array(names, dtype=np.int32).T).astype(np.int32)
+    events = Events(start, duration, label)
+    return Portion(kind, process, np.zeros(len(start), dtype=np.int64), events[np.lexsort((-duration, start))])
+
+
 def _read(run: Run, kind: str, process: int, begin: int, end: int, names: Names) -> Portion:
     table = run.arrow(
-        "SELECT thread, start_ns, greatest(duration_ns, 0) AS duration_ns, name, category"
+        "SELECT coalesce(thread, -1) AS thread, start_ns, greatest(duration_ns, 0) AS duration_ns,"
+        " coalesce(name, '') AS name, coalesce(category, '') AS category"
         f" FROM ({SOURCES[kind]}) WHERE process = ? AND start_ns >= ? AND start_ns < ?",
         [process, begin, end],
     ).combine_chunks()
@@ -132,7 +152,9 @@ def _read(run: Run, kind: str, process: int, begin: int, end: int, names: Names)
     )
     thread = table["thread"].to_numpy()
     order = _order(events)
-    return Portion(kind, process, thread if order is None else thread[order], events if order is None else events[order])
+    return Portion(
+        kind, process, thread if order is None else thread[order], events if order is None else events[order]
+    )
 
 
 def _order(events: Events) -> Integers | None:

@@ -1,1 +1,1 @@
-"""The pages of the dashboard, one file each."""
+"""The pages of the dashboard. The list of them is in `registry`."""

@@ -1,0 +1,37 @@
+"""What all figures share. Their paper is transparent and their ink comes from assets/style.css, so that one figure fits
+the light and the dark scheme."""
+
+from collections.abc import Mapping
+
+import plotly.graph_objects as go
+
+# Plotly's own settings of a figure in the page: no logo, no upload, only the buttons that do something here.
+CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "doubleClick": "autosize",
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"],
+    "toImageButtonOptions": {"format": "svg", "filename": "tracekit"},
+}
+
+AXIS = {"showline": False, "zeroline": False, "ticks": "", "automargin": True, "title": {"standoff": 10}}
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+
+def styled(figure: go.Figure, height: int, **layout: object) -> go.Figure:
+    """The figure with the common layout; `layout` adds to it or replaces parts."""
+    common: Mapping[str, object] = {
+        "template": "none",
+        "height": height,
+        "margin": {"l": 64, "r": 16, "t": 12, "b": 44},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12},
+        "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}, "namelength": -1},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
+        "dragmode": "zoom",
+    }
+    figure.update_layout({**common, **layout})
+    figure.update_xaxes(AXIS)
+    figure.update_yaxes(AXIS)
+    return figure

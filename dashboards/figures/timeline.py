@@ -1,0 +1,113 @@
+"""The timeline: rows of events, or of buckets of events, over time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from tracekit.dashboards.figures import text
+from tracekit.dashboards.figures.base import styled
+from tracekit.dashboards.figures.colors import COLORS, LABELS
+
+ROW_HEIGHT = 20
+_TOP, _BOTTOM = 30, 48
+# The width of the drawing on the narrowest screen that it is made for (1280 px), less the names of the rows.
+_PIXELS = 900
+# The average width of a letter in a bar.
+_LETTER = 6.2
+# A bar thinner than this would vanish between pixels; a bucket fainter than this would vanish on the paper.
+_THINNEST = 0.7
+_FAINTEST = 0.15
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the timeline. `title` heads a process and has no events; `noun` is what one event is called."""
+
+    label: str
+    noun: str = "event"
+    title: bool = False
+
+
+def timeline_figure(marks: pd.DataFrame, rows: Sequence[Row], begin: int, end: int, origin: int) -> go.Figure:
+    """Draw [begin, end) (ns); the axis counts seconds from `origin`.
+
+    marks: row (position in `rows`), start_ns, duration_ns, name, colour (key of COLORS), count, covered_ns, name_covered_ns,
+    bucket (whether it stands for several events).
+    """
+    figure = go.Figure()
+    for colour in [key for key in COLORS if (marks["colour"] == key).any()]:
+        figure.add_trace(_bars(marks[marks["colour"] == colour], rows, colour, end - begin, origin))
+    figure.update_layout(barmode="overlay", bargap=0, showlegend=True)
+    styled(figure, ROW_HEIGHT * len(rows) + _TOP + _BOTTOM, margin={"l": 150, "r": 16, "t": _TOP, "b": _BOTTOM})
+    figure.update_xaxes(
+        range=[(begin - origin) / 1e9, (end - origin) / 1e9],
+        title_text="time since the start of the run (s)",
+        exponentformat="none",
+        nticks=8,
+    )
+    ticks = [position for position, row in enumerate(rows) if row.label]
+    figure.update_yaxes(
+        range=[len(rows) - 0.5, -0.5],
+        fixedrange=True,
+        showgrid=False,
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[
+            f"<b>{text.label(rows[at].label, 22)}</b>" if rows[at].title else text.label(rows[at].label, 22)
+            for at in ticks
+        ],
+    )
+    figure.update_layout(
+        shapes=[
+            {"type": "line", "xref": "paper", "x0": -0.2, "x1": 1, "y0": at - 0.5, "y1": at - 0.5, "line": {"width": 1}}
+            for at, row in enumerate(rows)
+            if row.title
+        ]
+    )
+    return figure
+
+
+def _bars(marks: pd.DataFrame, rows: Sequence[Row], colour: str, view: int, origin: int) -> go.Bar:
+    duration = marks["duration_ns"].to_numpy()
+    pixels = duration / view * _PIXELS
+    coverage = np.clip(marks["covered_ns"].to_numpy() / np.maximum(duration, 1), _FAINTEST, 1)
+    bucket = marks["bucket"].to_numpy(dtype=bool)
+    return go.Bar(
+        name=LABELS[colour],
+        orientation="h",
+        y=marks["row"].to_numpy(),
+        base=(marks["start_ns"].to_numpy() - origin) / 1e9,
+        x=np.maximum(duration, view * _THINNEST / _PIXELS) / 1e9,
+        width=0.82,
+        marker={
+            "color": COLORS[colour],
+            "opacity": np.where(bucket, coverage, 1.0),
+            "line": {"width": np.where(bucket | (pixels < 4), 0.0, 0.6)},
+        },
+        text=[
+            "" if is_bucket or width < 4 * _LETTER else text.label(name, int(width / _LETTER))
+            for name, width, is_bucket in zip(marks["name"], pixels, bucket, strict=True)
+        ],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        constraintext="none",
+        insidetextfont={"color": "white", "size": 11},
+        hovertext=[_hover(mark, rows, origin) for mark in marks.itertuples()],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+
+
+def _hover(mark: tuple[object, ...], rows: Sequence[Row], origin: int) -> str:
+    at = f"at {(mark.start_ns - origin) / 1e9:,.6f} s"
+    name = text.label(mark.name, 100)
+    if not mark.bucket:
+        return f"<b>{name}</b><br>{text.duration(mark.duration_ns)} · {at}"
+    covered, most = mark.covered_ns / mark.duration_ns, mark.name_covered_ns / mark.covered_ns
+    return (
+        f"<b>{text.number(mark.count)} × {rows[mark.row].noun}</b> within {text.duration(mark.duration_ns)} {at}<br>"
+        f"cover {text.percent(covered)} of it, {text.percent(most)} of that {name}"
+    )

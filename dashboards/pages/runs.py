@@ -1,0 +1,79 @@
+"""Runs: what has been recorded; a click opens one."""
+
+import shlex
+from urllib.parse import urlencode
+
+from dash import Dash, Input, Output, State, no_update
+from dash.development.base_component import Component
+
+from tracekit.dashboards.figures import text
+from tracekit.dashboards.library import Entry, Library
+from tracekit.dashboards.pages.page import Cell, Column, Page, View, page, table
+
+_COLUMNS = [
+    Column("name", "run"),
+    Column("started", "started", "moment", 150),
+    Column("duration", "duration", "duration", 110),
+    Column("command", "command"),
+    Column("condition", "condition", width=130),
+    Column("end", "ended", width=170),
+    Column("overhead", "overhead", "share", 110, "what recording cost, as tracekit estimates it, of the run's time"),
+    Column("hosts", "hosts", "number", 80),
+]
+
+
+def render(view: View) -> Component:
+    rows = [_row(entry) for entry in view.library.entries()]
+    return page("Runs", table("runs", _COLUMNS, rows, height=640, link=True), note="Click a run to open it.")
+
+
+def register(app: Dash, library: Library) -> None:
+    prefix = app.config.requests_pathname_prefix
+
+    def follow(cell: dict[str, object] | None, rows: list[dict[str, object]]) -> tuple[object, object]:
+        """To the overview of the run that was clicked."""
+        name = next((row["name"] for row in rows if cell and row["name"] == cell.get("rowId")), None)
+        if name is None:
+            return no_update, no_update
+        library.warm(str(name))
+        return f"{prefix}overview", f"?{urlencode({'run': name})}"
+
+    app.callback(
+        Output("url", "pathname"),
+        Output("url", "search"),
+        Input("runs", "cellClicked"),
+        State("runs", "rowData"),
+        prevent_initial_call=True,
+    )(follow)
+
+
+def _row(entry: Entry) -> dict[str, Cell]:
+    if not entry.manifests:
+        return {"name": entry.name, "end": "cannot be opened", "command": text.one_line(entry.problem, 300)}
+    first = entry.manifests[0]
+    ends = [manifest.ended_ns for manifest in entry.manifests]
+    last = max((end for end in ends if end is not None), default=None)
+    return {
+        "name": entry.name,
+        "started": first.started_ns or None,
+        "duration": last - first.started_ns if last else None,
+        "command": text.one_line(shlex.join(first.command), 300),
+        "condition": text.one_line(first.condition),
+        "end": how_it_ended(entry),
+        "overhead": max(manifest.overhead.total for manifest in entry.manifests),
+        "hosts": len(entry.manifests),
+    }
+
+
+def how_it_ended(entry: Entry) -> str:
+    """In words: recording, cut off, or how the command ended."""
+    if any(manifest.ended_ns is None for manifest in entry.manifests):
+        return "not ended in order"
+    failed = [manifest for manifest in entry.manifests if manifest.exit_code or manifest.exit_signal]
+    if not failed:
+        return "well"
+    signal = failed[0].exit_signal
+    return f"killed by signal {signal}" if signal else f"exit code {failed[0].exit_code}"
+
+
+RUNS = Page("", "Runs", render, register, about_a_run=False)
