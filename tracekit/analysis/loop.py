@@ -58,7 +58,7 @@ class Rows:
 
 # Numbers only: names of a hundred million rows are never turned into Python strings.
 _EVIDENCE = f"""
-    SELECT process, thread, start_ns, start_ns + duration_ns AS end_ns, layer AS which,
+    SELECT process, thread, start_ns, start_ns + duration_ns AS end_ns, coalesce(layer, -1) AS which,
            CASE WHEN kind = 'step' THEN {What.MARK:d} WHEN kind = 'layer' THEN {What.CALL:d}
                 WHEN name = 'optimizer' THEN {What.OPTIMIZER:d} ELSE {What.BACKWARD:d} END AS what
     FROM spans
@@ -68,7 +68,7 @@ _EVIDENCE = f"""
     SELECT process, thread, start_ns, start_ns + duration_ns, (hash(loader) >> 1)::BIGINT, {What.BATCH:d} FROM batches
     UNION ALL
     SELECT process, thread, start_ns, start_ns + duration_ns, -1, {What.COLLECTIVE:d}
-    FROM collectives WHERE NOT is_async
+    FROM collectives WHERE NOT coalesce(is_async, false)
 """
 
 
@@ -96,6 +96,6 @@ def _loader_workers(run: Run) -> set[int]:
 def root_names(run: Run) -> pd.DataFrame:
     """The outermost modules: `process`, `which` (their number), `name` without the count that tells namesakes apart."""
     return run.sql(
-        "SELECT DISTINCT process, layer AS which, regexp_replace(name, '#[0-9]+$', '') AS name FROM spans "
-        "WHERE kind = 'layer' AND depth = 0 AND direction = 'forward'"
+        "SELECT DISTINCT process, coalesce(layer, -1) AS which, regexp_replace(name, '#[0-9]+$', '') AS name "
+        "FROM spans WHERE kind = 'layer' AND depth = 0 AND direction = 'forward'"
     )

@@ -88,7 +88,10 @@ def find_steps(run: Run) -> Steps:
             )
         )
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS, dtype="int64")
-    people = run.sql("SELECT DISTINCT process, role, rank, attempt FROM processes")
+    people = run.sql(
+        "SELECT DISTINCT process, coalesce(role, '') AS role, coalesce(rank, -1) AS rank, "
+        "coalesce(attempt, 0) AS attempt FROM processes"
+    )
     frame = _without_helpers(frame, people)
     return Steps(frame, rule, thread, _main_process(frame, people), evidence)
 

@@ -1,0 +1,72 @@
+"""Rules for CPU threads: fewer where more want to run than may, and the waiting for a CPU shows it."""
+
+from tracekit.analysis.report_schema import Advice, Gain, Report, Setting
+from tracekit.analysis.threads import Crowding
+from tracekit.analysis.words import shell_line
+
+SETTING = "threads.intra_op"
+
+
+def fewer_threads(report: Report) -> Advice:
+    """Recommend as many intra-op threads as the CPUs hold, on the host that is the worst off.
+
+    Recommended is floor((CPUs - whole CPUs kept busy by loader workers) / main loops), with the CPUs that affinity and
+    quota allow and no more than there are physical cores: threads that share a core share its vector units. Only when
+    more threads want to run than may, and that does harm (`Crowding.is_harmful`): threads that were never waiting cost
+    nothing.
+    """
+    crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed() and crowd.is_harmful()]
+    settings = [setting for crowd in crowded if (setting := _recommend(report, crowd)) is not None]
+    if settings:
+        best = min(settings, key=lambda setting: setting.recommended)
+        return Advice([best], "Fewer threads fit the CPUs better; record with the settings and compare.")
+    return Advice([], _why_not(report))
+
+
+def _recommend(report: Report, crowd: Crowding) -> Setting | None:
+    cpus = min(crowd.cpus, crowd.physical_cores or crowd.cpus)
+    recommended = max(1, (cpus - int(crowd.worker_cpus)) // crowd.processes)
+    if crowd.intra_op is None or recommended >= crowd.intra_op:
+        return None
+    lost = max(crowd.waiting or 0.0, crowd.throttled or 0.0)
+    return Setting(
+        name=SETTING,
+        current=crowd.intra_op,
+        recommended=recommended,
+        # Of the time lost to waiting, fewer threads win back between nothing and all: time slices that are only shared
+        # out cost nothing, those for which a whole team waits at a barrier cost all.
+        gain=Gain(low=0.0, expected=round(lost / 2, 4), high=round(lost, 4)),
+        basis="rule",
+        effect="numerics",  # a sum over another number of threads is added up in another order
+        why=f"{_demand(crowd)}, and {_harm(crowd)}. The gain is an estimate between none of this time and all of it.",
+        apply=shell_line(["tracekit", "record", "--settings", f"{report.path}/settings.toml", "--", *report.command]),
+    )
+
+
+def _demand(crowd: Crowding) -> str:
+    loops = f"{crowd.intra_op} threads" + (f" in each of {crowd.processes} processes" if crowd.processes > 1 else "")
+    workers = f" and loader workers that keep {crowd.worker_cpus:.1f} CPUs busy" if int(crowd.worker_cpus) else ""
+    quota = f" (quota {crowd.quota:g})" if crowd.quota is not None else ""
+    return f"{loops}{workers} want to run on {crowd.cpus} CPUs{quota} of {crowd.host}"
+
+
+def _harm(crowd: Crowding) -> str:
+    seen = []
+    if crowd.waiting is not None and crowd.waiting > crowd.recording:
+        seen.append(f"they wait for a CPU {crowd.waiting:.0%} of the time, beyond what they did before the loop")
+    if crowd.throttled is not None and crowd.throttled > crowd.recording:
+        seen.append(f"the quota halts them {crowd.throttled:.0%} of the time")
+    return " and ".join(seen)
+
+
+def _why_not(report: Report) -> str:
+    if not report.steps.count:
+        return "Nothing is recommended: without steps there is nothing to make faster."
+    if not any(crowd.threads is not None for crowd in report.crowding):
+        return "No thread count is recommended: the recorded process did not tell how many threads it uses."
+    crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed()]
+    if not crowded:
+        return "No thread count is recommended: the threads fit the CPUs. Whether fewer are faster was not measured."
+    if all(crowd.waiting is None and crowd.throttled is None for crowd in crowded):
+        return "No thread count is recommended: there are more threads than CPUs, but no counter tells if they wait."
+    return "No thread count is recommended: there are more threads than CPUs, but they hardly wait for one."

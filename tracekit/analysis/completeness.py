@@ -1,0 +1,73 @@
+"""What the analysis of a run cannot know, beyond what recording itself noted."""
+
+from tracekit.analysis.loop import What
+from tracekit.analysis.steps import Steps
+from tracekit.run.manifest import Missing
+from tracekit.run.reader import Run
+
+_RULES_WITH_A_MARK_AT_THE_END = {"explicit": What.MARK, "optimizer": What.OPTIMIZER, "backward": What.BACKWARD}
+
+
+def all_missing(run: Run, steps: Steps) -> list[Missing]:
+    """What was not captured, cannot be read or cannot be derived, each with the reason."""
+    notes = [*run.missing, *_unfinished_steps(run, steps)]
+    said = {word for note in notes for word in note.what.split(", ")}
+    if steps.main is None and "steps" not in said:
+        notes.append(_no_steps(run))
+    for table in ("operators", "counters"):
+        if table not in said and not _count(run, table):
+            notes.append(Missing(table, _why_none(run, table)))
+    return list(dict.fromkeys(notes))
+
+
+def _no_steps(run: Run) -> Missing:
+    if not _count(run, "processes"):
+        return Missing("steps", "no process of the program reached the recording")
+    if _has_torch(run):
+        return Missing(
+            "steps",
+            "no optimizer step, backward pass, batch or module call was recorded; a program may mark its own with"
+            " tracekit.step()",
+        )
+    return Missing("steps", "no recorded process imported torch, and none marked steps with tracekit.step()")
+
+
+def _has_torch(run: Run) -> bool:
+    return any(manifest.torch for manifest in run.manifests) or _count(run, "spans") > 0 or _count(run, "batches") > 0
+
+
+def _why_none(run: Run, table: str) -> str:
+    manifest = run.manifest
+    if manifest.collectors and table not in manifest.collectors:
+        return f"the collector {table} was not asked for"
+    if table == "operators" and manifest.profile == "off":
+        return "recorded with --profile off"
+    if table == "operators" and not _has_torch(run):
+        return "no recorded process imported torch"
+    if table == "operators":
+        return "no profiler window fitted into the run under its overhead budget; --profile full records every step"
+    return "none was read while the run lasted"
+
+
+def _unfinished_steps(run: Run, steps: Steps) -> list[Missing]:
+    """Of processes that got a batch or ran a backward pass after their last complete step: a step under way at the end.
+
+    Only a recording that was cut short says that; at the end of a program it is a last validation or a test.
+    """
+    cut_short = any(m.ended_ns is None or m.exit_code != 0 or m.exit_signal is not None for m in run.manifests)
+    notes = []
+    for process, thread in steps.thread.items() if cut_short else ():
+        window = steps.window(process)
+        if window is None or steps.rule[process] not in _RULES_WITH_A_MARK_AT_THE_END:
+            continue
+        rows = steps.evidence[process].on(thread)
+        after = rows.where(rows.starts >= window[1])
+        if len(after.of(What.BACKWARD)) or len(after.of(What.BATCH)):
+            notes.append(
+                Missing(f"the last step of process {process}", "the program ended in the midst of it; not counted")
+            )
+    return notes
+
+
+def _count(run: Run, table: str) -> int:
+    return int(run.sql(f'SELECT count(*) AS rows FROM "{table}"')["rows"].iloc[0])

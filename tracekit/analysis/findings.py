@@ -1,0 +1,111 @@
+"""Findings: facts with an id that advice, the dashboard and other tools build on, made from a report's figures."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tracekit.analysis.report_schema import Finding, Report
+
+# A finding names so many layers and operators: those that a reader looks at first.
+_TOP = 20
+
+
+def find_all(report: Report) -> list[Finding]:
+    """All findings of a report, in the order in which a reader asks."""
+    return [finding for find in _FINDERS for finding in find(report)]
+
+
+def _steps(report: Report) -> list[Finding]:
+    steps = report.steps
+    if not steps.count:
+        return []
+    evidence = msgspec.to_builtins(steps)
+    return [Finding("steps.summary", f"{steps.count} steps of {steps.median_ms:.3g} ms (median)", evidence)]
+
+
+def _layers(report: Report) -> list[Finding]:
+    timed = [layer for layer in report.layers if layer.share is not None]
+    if not timed:
+        return []
+    # The outermost module is the program's model: that it takes the model's time says nothing.
+    inside = [layer for layer in timed if layer.depth > 0] or timed
+    title = f"{inside[0].name} takes the most time of all layers, {inside[0].share:.0%} of a step"
+    return [Finding("layers.ranked", title, {"layers": msgspec.to_builtins(timed[:_TOP])})]
+
+
+def _operators(report: Report) -> list[Finding]:
+    if not report.operators:
+        return []
+    first = report.operators[0]
+    title = f"{first.name} takes the most time of all operators, {first.share:.0%} of what was profiled on its side"
+    return [Finding("operators.ranked", title, {"operators": msgspec.to_builtins(report.operators[:_TOP])})]
+
+
+def _efficiency(report: Report) -> list[Finding]:
+    return [
+        Finding(
+            "threads.efficiency",
+            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {use.intra_op} threads",
+            {
+                "process": use.process,
+                "role": use.role,
+                "intra_op": use.intra_op,
+                "cpus_used": use.cpus_used,
+                "efficiency": use.efficiency,
+            },
+        )
+        for use in report.threads
+        if use.cpus_used is not None and use.efficiency is not None
+    ]
+
+
+def _run_delay(report: Report) -> list[Finding]:
+    return [
+        Finding(
+            "threads.run_delay",
+            f"the threads of {use.role} wait for a CPU {use.run_delay_share:.1%} of the time they want one",
+            {
+                "process": use.process,
+                "role": use.role,
+                "share": use.run_delay_share,
+                "share_before": use.run_delay_share_before,
+            },
+        )
+        for use in report.threads
+        if use.run_delay_share is not None
+    ]
+
+
+def _crowding(report: Report) -> list[Finding]:
+    found = []
+    for crowd in report.crowding:
+        if crowd.threads is None:
+            continue
+        fits = "more than" if crowd.is_oversubscribed() else "within"
+        found.append(
+            Finding(
+                "threads.oversubscription",
+                f"{crowd.threads} threads on {crowd.host}, {fits} the {crowd.cpus} CPUs they may use",
+                msgspec.to_builtins(crowd)
+                | {
+                    "oversubscribed": crowd.is_oversubscribed(),
+                    "harmful": crowd.is_harmful(),
+                    "beyond_physical_cores": (
+                        None if crowd.physical_cores is None else crowd.threads > crowd.physical_cores
+                    ),
+                },
+            )
+        )
+    return found
+
+
+def _missing(report: Report) -> list[Finding]:
+    return [
+        Finding("recording.missing", f"not known: {note.what}", {"what": note.what, "why": note.why})
+        for note in report.missing
+    ]
+
+
+_FINDERS: list[Callable[[Report], list[Finding]]] = [
+    _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _missing,
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""The report: everything known about a run in one object, of which the text, the JSON and the dashboard are views."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.completeness import all_missing
+from tracekit.analysis.counters import MACHINE, counter_levels, counters_by_phase
+from tracekit.analysis.findings import find_all
+from tracekit.analysis.layers import layer_times
+from tracekit.analysis.operators import operator_times
+from tracekit.analysis.phases import phase_shares, step_phases
+from tracekit.analysis.report_schema import (
+    REPORT_VERSION,
+    Advisor,
+    CounterSummary,
+    LayerSummary,
+    OperatorSummary,
+    Phase,
+    ProcessSteps,
+    Report,
+    StepSummary,
+)
+from tracekit.analysis.steps import Steps, find_steps
+from tracekit.analysis.threads import thread_use
+from tracekit.run.reader import Run
+
+# The report names so many layers and operators; the tables have the rest.
+_MOST = 200
+_MS = 1e6
+
+
+def analyze(run: Run, advisors: Sequence[Advisor] = ()) -> Report:
+    """Establish all that is known about a run, and ask the advisors (`tracekit.advice.ADVISORS`) for settings."""
+    steps = find_steps(run)
+    layers = _layers(layer_times(run, steps))
+    operators = _operators(operator_times(run, steps.main))
+    used, crowded = thread_use(run, steps)
+    manifest = run.manifest
+    report = Report(
+        schema=REPORT_VERSION,
+        run=run.name,
+        complete=run.complete,
+        missing=all_missing(run, steps),
+        steps=summarize_steps(run, steps),
+        findings=[],
+        settings=[],
+        advice="",
+        path=str(run.path),
+        command=manifest.command,
+        condition=manifest.condition,
+        exit_code=manifest.exit_code,
+        exit_signal=manifest.exit_signal,
+        overhead=manifest.overhead,
+        layers=layers[:_MOST],
+        layer_count=len(layers),
+        operators=operators[:_MOST],
+        operator_count=len(operators),
+        threads=used,
+        crowding=crowded,
+        counters=_counters(run, steps),
+    )
+    report.findings = find_all(report)
+    advice = [advisor(report) for advisor in advisors]
+    report.settings = [setting for each in advice for setting in each.settings]
+    report.advice = " ".join(each.why for each in advice)
+    return report
+
+
+def report_json(report: Report) -> bytes:
+    """The report as one JSON object (schema 1)."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2)
+
+
+def summarize_steps(run: Run, steps: Steps) -> StepSummary:
+    """Count, median and 90th percentile of the steps, and the phases of a step."""
+    roles = run.sql("SELECT process, any_value(role) AS role FROM processes GROUP BY process")
+    role_of = dict(zip(roles["process"], roles["role"], strict=True))
+    counted = {int(process): part["duration_ns"] / _MS for process, part in steps.frame.groupby("process")}
+    processes = [
+        ProcessSteps(process, role_of.get(process, ""), len(times), steps.rule[process], float(times.median()))
+        for process, times in counted.items()
+    ]
+    if steps.main is None:
+        return StepSummary(0, None, None, [], processes=processes)
+    times = counted[steps.main].to_numpy()
+    shares = phase_shares(step_phases(run, steps), steps.main)
+    return StepSummary(
+        count=len(times),
+        median_ms=float(np.median(times)),
+        p90_ms=float(np.percentile(times, 90)),
+        phases=[Phase(name, share) for name, share in shares.items()],
+        rule=steps.rule[steps.main],
+        process=steps.main,
+        processes=processes,
+    )
+
+
+def _layers(table: pd.DataFrame) -> list[LayerSummary]:
+    summaries = []
+    for name, rows in table.groupby("layer", sort=False):
+        by = rows.set_index("direction")
+        forward = by.loc["forward"] if "forward" in by.index else by.iloc[0]
+        summaries.append(
+            LayerSummary(
+                name=str(name),
+                depth=int(rows["depth"].min()),
+                calls=int(forward["calls"]),
+                calls_per_step=_number(forward["calls_per_step"]),
+                mean_ms=_number(forward["mean_ns"], _MS),
+                forward_ms=_number(by["ns_per_step"].get("forward"), _MS),
+                backward_ms=_number(by["ns_per_step"].get("backward"), _MS),
+                self_ms=_number(rows["self_ns"].sum(min_count=1), _MS),
+                share=_number(rows["share"].sum(min_count=1)),
+            )
+        )
+    return summaries
+
+
+def _operators(table: pd.DataFrame) -> list[OperatorSummary]:
+    return [
+        OperatorSummary(row.category, row.name, row.calls, row.total_ns / _MS, row.self_ns / _MS, row.share)
+        for row in table.itertuples(index=False)
+    ]
+
+
+def _counters(run: Run, steps: Steps) -> list[CounterSummary]:
+    """The counters of the machine and of the processes with steps."""
+    wanted = {MACHINE, *(int(process) for process in steps.frame["process"].unique())}
+    grown = counters_by_phase(run, steps)
+    found = []
+    for (process, name, unit, source), rows in grown.groupby(["process", "counter", "unit", "source"], sort=True):
+        if process in wanted:
+            phases = dict(zip(rows["phase"], rows["value"].tolist(), strict=True))
+            found.append(CounterSummary(int(process), str(name), unit, source, float(rows["value"].sum()), phases))
+    for row in counter_levels(run, steps).itertuples(index=False):
+        if row.process in wanted:
+            found.append(CounterSummary(int(row.process), row.counter, row.unit, row.source, float(row.highest)))
+    return found
+
+
+def _number(value: object, unit: float = 1.0) -> float | None:
+    return None if value is None or pd.isna(value) else float(value) / unit

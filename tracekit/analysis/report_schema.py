@@ -1,0 +1,153 @@
+"""What a report holds: the one JSON object that text, JSON and dashboard show, schema 1."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from tracekit.analysis.threads import Crowding, ThreadUse
+from tracekit.analysis.words import shell_line
+from tracekit.run.manifest import Missing, Overhead
+
+REPORT_VERSION = 1
+Evidence = dict[str, object]
+
+
+class Phase(msgspec.Struct):
+    """A phase and its mean share of a step."""
+
+    name: str
+    share: float
+
+
+class ProcessSteps(msgspec.Struct):
+    """The steps of one process, and the rule that found them; the median is None without steps."""
+
+    process: int
+    role: str
+    count: int
+    rule: str
+    median_ms: float | None
+
+
+class StepSummary(msgspec.Struct):
+    """The steps of the process that stands for the run. Times are None without steps."""
+
+    count: int
+    median_ms: float | None
+    p90_ms: float | None
+    phases: list[Phase]
+    rule: str = "none"
+    process: int | None = None
+    processes: list[ProcessSteps] = []
+
+
+class LayerSummary(msgspec.Struct):
+    """A layer's median time in a step; None where it was not recorded in any step, or not in that direction.
+
+    `self_ms` and `share` are of both directions together, `calls_per_step` and `mean_ms` of the forward calls.
+    """
+
+    name: str
+    depth: int
+    calls: int
+    calls_per_step: float | None
+    mean_ms: float | None
+    forward_ms: float | None
+    backward_ms: float | None
+    self_ms: float | None
+    share: float | None
+
+
+class OperatorSummary(msgspec.Struct):
+    """An operator, kernel, … in the profiler windows; `share` is of the self time of its side (CPU or device)."""
+
+    category: str
+    name: str
+    calls: int
+    total_ms: float
+    self_ms: float
+    share: float
+
+
+class CounterSummary(msgspec.Struct):
+    """A counter over the steps; `phases` divides the increase in proportion to time. `process` -1 is the machine.
+
+    A level has its highest value as `value` and no phases.
+    """
+
+    process: int
+    name: str
+    unit: str
+    source: str
+    value: float
+    phases: dict[str, float] = {}
+
+
+class Finding(msgspec.Struct):
+    """A fact that an analysis established."""
+
+    id: str
+    title: str
+    evidence: Evidence
+
+
+class Gain(msgspec.Struct):
+    """The relative saving of step time, 1 - new/old."""
+
+    low: float
+    expected: float
+    high: float
+
+
+class Setting(msgspec.Struct):
+    """A recommended value of a setting."""
+
+    name: str
+    current: int | float | str | bool | None
+    recommended: int | float | str | bool
+    gain: Gain
+    basis: Literal["measured", "model", "probe", "rule"]
+    effect: Literal["identical", "order", "augmentation", "numerics"]
+    why: str
+    apply: str
+
+
+class Report(msgspec.Struct):
+    """What is known about a run. `advice` says in a sentence why `settings` is what it is."""
+
+    schema: int
+    run: str
+    complete: bool
+    missing: list[Missing]
+    steps: StepSummary
+    findings: list[Finding]
+    settings: list[Setting]
+    advice: str
+    path: str
+    command: list[str]
+    condition: str
+    exit_code: int | None
+    exit_signal: int | None
+    overhead: Overhead
+    layers: list[LayerSummary]
+    layer_count: int
+    operators: list[OperatorSummary]
+    operator_count: int
+    threads: list[ThreadUse]
+    crowding: list[Crowding]
+    counters: list[CounterSummary]
+
+    def command_line(self) -> str:
+        """The recorded command as one would type it."""
+        return shell_line(self.command)
+
+
+class Advice(msgspec.Struct):
+    """What one advisor recommends; where nothing, `why` says why not."""
+
+    settings: list[Setting]
+    why: str
+
+
+Advisor = Callable[[Report], Advice]

@@ -1,0 +1,207 @@
+"""The report as plain text for a terminal, at most 100 columns wide but for a command to type."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from tracekit.analysis.counters import MACHINE
+from tracekit.analysis.phases import PHASES
+from tracekit.analysis.report_schema import CounterSummary, Report
+from tracekit.analysis.words import shell_line, shortened, visible
+
+WIDTH = 100
+_ROWS = 12  # of a ranking; the JSON and the dashboard have more
+_NAME = 46
+# How the columns of the counter table call the phases.
+_SHORT_PHASES = dict(zip(PHASES, ["loading", "forward", "backward", "optim.", "commun.", "other"], strict=True))
+_UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
+
+Lines = list[str]
+
+
+def text_report(report: Report) -> str:
+    """The whole report; ends with the next command to type."""
+    sections = [
+        _head(report),
+        _steps(report),
+        _layers(report),
+        _operators(report),
+        _threads(report),
+        _counters(report),
+        _missing(report),
+        _advice(report),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _head(report: Report) -> Lines:
+    ended = f"exit code {report.exit_code}" if report.exit_code is not None else "no exit code recorded"
+    if report.exit_signal is not None:
+        ended = f"killed by signal {report.exit_signal}"
+    overhead = report.overhead
+    return [
+        f"run        {shortened(report.run, WIDTH - 11)}",
+        f"command    {shortened(report.command_line(), WIDTH - 11)}",
+        f"condition  {shortened(report.condition, 40)}, {ended}",
+        f"recording  {'complete' if report.complete else 'not complete'}, cost the program an estimated"
+        f" {overhead.program:.2%} (budget {overhead.budget:.0%})",
+    ]
+
+
+def _steps(report: Report) -> Lines:
+    steps = report.steps
+    if not steps.count:
+        return ["STEPS  none found"]
+    lines = [
+        f"STEPS  {steps.count} by the rule '{steps.rule}', median {_ms(steps.median_ms)}, p90 {_ms(steps.p90_ms)};"
+        " none dropped",
+        *(f"  {phase.name:<14}{phase.share:>7.1%}  {'#' * round(phase.share * 50)}" for phase in steps.phases),
+    ]
+    if len(steps.processes) > 1:
+        rows = [
+            (shortened(each.role or f"process {each.process}", _NAME), str(each.count), each.rule, _ms(each.median_ms))
+            for each in steps.processes[:_ROWS]
+        ]
+        lines += ["", *_table(["process", "steps", "rule", "median"], rows), *_more(len(steps.processes))]
+    return lines
+
+
+def _layers(report: Report) -> Lines:
+    if not report.layers:
+        return []
+    rows = [
+        (
+            shortened(layer.name, _NAME),
+            "?" if layer.calls_per_step is None else f"{layer.calls_per_step:g}",
+            _ms(layer.forward_ms),
+            _ms(layer.backward_ms),
+            _ms(layer.self_ms),
+            _percent(layer.share),
+        )
+        for layer in report.layers[:_ROWS]
+    ]
+    head = ["layer", "calls", "forward", "backward", "self", "of step"]
+    return ["LAYERS  per step, medians", *_table(head, rows), *_more(report.layer_count)]
+
+
+def _operators(report: Report) -> Lines:
+    if not report.operators:
+        return []
+    rows = [
+        (shortened(each.name, _NAME), str(each.calls), _ms(each.total_ms), _ms(each.self_ms), _percent(each.share))
+        for each in report.operators[:_ROWS]
+    ]
+    head = ["operator", "calls", "total", "self", "share"]
+    return ["OPERATORS  in the profiled steps", *_table(head, rows), *_more(report.operator_count)]
+
+
+def _threads(report: Report) -> Lines:
+    if not report.threads:
+        return []
+    rows = [
+        (
+            shortened(use.role, 20),
+            "?" if use.intra_op is None else str(use.intra_op),
+            "?" if use.cpus_used is None else f"{use.cpus_used:.2f}",
+            _percent(use.efficiency),
+            _percent(use.run_delay_share),
+            _percent(use.run_delay_share_before),
+        )
+        for use in report.threads[:_ROWS]
+    ]
+    head = ["process", "threads", "CPUs used", "efficiency", "waits for CPU", "before the loop"]
+    lines = ["THREADS", *_table(head, rows), *_more(len(report.threads))]
+    for crowd in report.crowding:
+        wanted = "an unknown number of" if crowd.threads is None else str(crowd.threads)
+        cores = "" if crowd.physical_cores is None else f" on {crowd.physical_cores} physical cores"
+        quota = "" if crowd.quota is None else f", quota {crowd.quota:g}"
+        lines.append(
+            f"  {shortened(crowd.host, 30)}: {wanted} threads may want to run, {crowd.cpus} CPUs allowed{cores}{quota}"
+        )
+        measured = [("steal", crowd.steal), ("tasks waiting for CPU", crowd.psi_cpu), ("throttled", crowd.throttled)]
+        known = [f"{name} {share:.1%}" for name, share in measured if share is not None]
+        if known:
+            lines.append(f"    of the time: {', '.join(known)}")
+    return lines
+
+
+def _counters(report: Report) -> Lines:
+    shown = [
+        counter
+        for counter in report.counters
+        if counter.process in (MACHINE, report.steps.process) and counter.value > 0
+    ]
+    grown = [counter for counter in shown if counter.phases]
+    if not grown:
+        return []
+    rows = [(_owner(counter), _amount(counter), *_phase_cells(counter)) for counter in grown]
+    lines = [
+        "COUNTERS  during the steps, divided among the phases in proportion to their time",
+        *_table(["counter", "total", *_SHORT_PHASES.values()], rows),
+    ]
+    highest = [f"{_owner(counter)} {_amount(counter)}" for counter in shown if not counter.phases]
+    return lines + _wrapped(f"highest: {', '.join(highest)}") if highest else lines
+
+
+def _owner(counter: CounterSummary) -> str:
+    return shortened(counter.name, 30)
+
+
+def _amount(counter: CounterSummary) -> str:
+    divisor, unit = _UNITS.get(counter.unit, (1.0, counter.unit))
+    return f"{counter.value / divisor:.4g} {unit}".rstrip()
+
+
+def _phase_cells(counter: CounterSummary) -> list[str]:
+    return [f"{counter.phases.get(phase, 0.0) / counter.value:.0%}" for phase in _SHORT_PHASES]
+
+
+def _missing(report: Report) -> Lines:
+    if not report.missing:
+        return ["MISSING  nothing"]
+    notes = (f"{visible(note.what)}: {visible(note.why)}" for note in report.missing)
+    return ["MISSING", *(line for note in notes for line in _wrapped(note))]
+
+
+def _advice(report: Report) -> Lines:
+    lines = ["ADVICE"]
+    for setting in report.settings:
+        gain = setting.gain
+        lines.append(
+            f"  {setting.name}: {setting.recommended} instead of {'?' if setting.current is None else setting.current},"
+            f" saves {gain.expected:.0%} of a step ({gain.low:.0%} to {gain.high:.0%})"
+        )
+        lines += _wrapped(f"basis: {setting.basis}; effect on results: {setting.effect}. {visible(setting.why)}")
+    lines += _wrapped(visible(report.advice)) if report.advice else []
+    following = report.settings[0].apply if report.settings else shell_line(["tracekit", "dashboard", report.path])
+    return [*lines, "", f"next: {visible(following)}"]
+
+
+def _wrapped(text: str) -> Lines:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
+    """Columns as wide as their widest cell, the first flush left and the others flush right."""
+    table = [head, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    return [
+        "  "
+        + "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in table
+    ]
+
+
+def _more(count: int) -> Lines:
+    return [f"  … and {count - _ROWS} more"] if count > _ROWS else []
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f} ms" if value < 10 else f"{value:,.1f} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

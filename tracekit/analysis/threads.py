@@ -1,0 +1,208 @@
+"""CPU threads: how well the main loops use theirs, and whether there are more of them than CPUs."""
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.counters import MACHINE, Increases
+from tracekit.analysis.steps import Steps
+from tracekit.record.machine import thread_budget
+from tracekit.run.manifest import Manifest
+from tracekit.run.reader import Run
+
+# Shares of waiting are compared between blocks of this length: five readings at the default rate.
+_BLOCK_NS = 500_000_000
+# The customary level of a test; it decides only together with a share that matters (`Crowding.is_harmful`).
+_SIGNIFICANCE = 0.05
+
+_COUNTERS = [
+    "process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns", "cgroup.throttled_ns", "host.steal_ns", "psi.cpu.some_ns",
+]  # fmt: skip
+
+
+class ThreadUse(msgspec.Struct):
+    """What one process made of its threads while its main loop ran. Shares are ratios, None where not measured.
+
+    `cpus_used` is CPU time over wall time, `efficiency` the same over `intra_op` threads (waiting threads that spin
+    count as working). `run_delay_share` is the time its threads waited for a CPU over the time they had or wanted one;
+    `run_delay_share_before` the same before the loop, when the program is still one thread.
+    """
+
+    process: int
+    role: str
+    wall_s: float
+    intra_op: int | None
+    cpus_used: float | None
+    efficiency: float | None
+    run_delay_share: float | None
+    run_delay_share_before: float | None
+
+
+class Crowding(msgspec.Struct):
+    """The threads that want a CPU of one host against the CPUs they may use.
+
+    `threads` is the intra-op threads of all main loops plus the whole CPUs that loader workers keep busy
+    (`worker_cpus`); `cpus` what affinity and quota allow. `waiting` is the share of time lost waiting for a CPU beyond
+    what the same processes lost before their loops, `p` the chance to see that much by accident. None: not known.
+    """
+
+    host: str
+    cpus: int
+    affinity: int
+    quota: float | None
+    physical_cores: int | None
+    processes: int
+    intra_op: int | None
+    worker_cpus: float
+    threads: int | None
+    waiting: float | None
+    p: float | None
+    throttled: float | None
+    steal: float | None
+    psi_cpu: float | None
+    recording: float
+
+    def is_oversubscribed(self) -> bool:
+        """Whether more threads may want to run than may run."""
+        return self.threads is not None and self.threads > self.cpus
+
+    def is_harmful(self) -> bool:
+        """Whether the crowding shows in what was measured.
+
+        Waiting must be beyond what the machine shows anyway, and beyond what recording, which takes CPU time too, may
+        account for by itself. Throttling has no other cause than the job's own use.
+        """
+        waits = self.waiting is not None and self.waiting > self.recording and _below(self.p, _SIGNIFICANCE)
+        return waits or (self.throttled is not None and self.throttled > self.recording)
+
+
+def _below(p: float | None, level: float) -> bool:
+    return p is not None and p < level
+
+
+def thread_use(run: Run, steps: Steps) -> tuple[list[ThreadUse], list[Crowding]]:
+    """How each main loop used its threads, and per host whether they fit its CPUs."""
+    increases = Increases(run, _COUNTERS)
+    people = run.sql("SELECT process, role, host, min(start_ns) AS start_ns FROM processes GROUP BY ALL")
+    loops = [int(process) for process in steps.frame["process"].unique()]
+    used, crowded = [], []
+    for manifest in run.manifests:
+        here = people[(people["host"] == manifest.host) & people["process"].isin(loops)]
+        roles = dict(zip(here["process"].astype(int), here["role"], strict=True))
+        begins = dict(zip(here["process"].astype(int), here["start_ns"].astype(int), strict=True))
+        windows = {process: window for process in roles if (window := steps.window(process)) is not None}
+        used += [
+            _use(increases, process, roles[process], windows[process], begins[process], _intra_op(manifest))
+            for process in windows
+        ]
+        if windows:
+            workers = people[(people["host"] == manifest.host) & people["role"].str.startswith("loader worker")]
+            crowded.append(_crowding(increases, manifest, windows, begins, workers["process"].astype(int)))
+    return used, crowded
+
+
+def _intra_op(manifest: Manifest) -> int | None:
+    return manifest.torch.intra_op or None if manifest.torch else None
+
+
+def _use(
+    increases: Increases, process: int, role: str, window: tuple[int, int], began: int, intra_op: int | None
+) -> ThreadUse:
+    cpus = _cpus(increases, process, window)
+    return ThreadUse(
+        process=process,
+        role=role,
+        wall_s=(window[1] - window[0]) / 1e9,
+        intra_op=intra_op,
+        cpus_used=_known(cpus),
+        efficiency=_known(cpus / intra_op) if intra_op else None,
+        run_delay_share=_known(_delay_share(increases, process, window)),
+        run_delay_share_before=_known(_delay_share(increases, process, (began, window[0]))),
+    )
+
+
+def _cpus(increases: Increases, process: int, window: tuple[int, int]) -> float:
+    """CPU time over wall time of a process: by its own account, else by the sum over the threads that were seen."""
+    whole = increases.rate(process, "process.cpu_ns", window)
+    return whole if not math.isnan(whole) else increases.rate(process, "thread.cpu_ns", window)
+
+
+def _delay_share(increases: Increases, process: int, window: tuple[int, int]) -> float:
+    delay = increases.rate(process, "thread.run_delay_ns", window)
+    wanted = delay + increases.rate(process, "thread.cpu_ns", window)
+    return delay / wanted if wanted > 0 else math.nan
+
+
+def _crowding(
+    increases: Increases,
+    manifest: Manifest,
+    windows: dict[int, tuple[int, int]],
+    begins: dict[int, int],
+    workers: "pd.Series[int]",
+) -> Crowding:
+    cpu, intra_op = manifest.cpu, _intra_op(manifest)
+    loop = min(start for start, _ in windows.values()), max(end for _, end in windows.values())
+    used = [_cpus(increases, int(worker), loop) for worker in workers]
+    worker_cpus = sum(share for share in used if not math.isnan(share))
+    cpus = thread_budget(cpu)
+    waiting, p = _waiting(increases, windows, begins)
+
+    def machine(counter: str, offered: float = 1.0) -> float | None:
+        return _known(increases.rate(MACHINE, counter, loop) / offered)
+
+    return Crowding(
+        host=manifest.host,
+        cpus=cpus,
+        affinity=len(cpu.affinity) or cpu.logical,
+        quota=cpu.quota,
+        physical_cores=cpu.physical_cores or None,
+        processes=len(windows),
+        intra_op=intra_op,
+        worker_cpus=round(worker_cpus, 3),
+        threads=intra_op * len(windows) + int(worker_cpus) if intra_op else None,
+        waiting=waiting,
+        p=p,
+        throttled=machine("cgroup.throttled_ns") if cpu.quota is not None else None,
+        steal=machine("host.steal_ns", max(cpu.logical, 1)),
+        psi_cpu=machine("psi.cpu.some_ns"),
+        recording=max(manifest.overhead.budget, manifest.overhead.total),
+    )
+
+
+def _waiting(
+    increases: Increases, windows: dict[int, tuple[int, int]], begins: dict[int, int]
+) -> tuple[float | None, float | None]:
+    """The share of time that threads of the main loops waited for a CPU, less the share before the loops, and the
+    p-value (Mann-Whitney, one-sided) of the difference between blocks of half a second.
+
+    Before its loop a program imports and builds: one thread on the same machine among the same neighbours.
+    """
+    before = _block_shares(increases, ((process, begins[process], start) for process, (start, _) in windows.items()))
+    during = _block_shares(increases, ((process, *window) for process, window in windows.items()))
+    if not len(before[0]) or not len(during[0]):
+        return None, None
+    from scipy.stats import mannwhitneyu
+
+    excess = during[1] - before[1]
+    return excess, float(mannwhitneyu(during[0], before[0], alternative="greater").pvalue)
+
+
+def _block_shares(increases: Increases, windows: Iterable[tuple[int, int, int]]) -> tuple[np.ndarray, float]:
+    """The share of waiting in each block of the windows (process, start, end), and over all of them."""
+    delays, wanted = [], []
+    for process, start, end in windows:
+        edges = np.linspace(start, end, max(round((end - start) / _BLOCK_NS), 1) + 1).astype(np.int64)
+        delay = increases.within(process, "thread.run_delay_ns", edges[:-1], edges[1:])
+        delays.append(delay)
+        wanted.append(delay + increases.within(process, "thread.cpu_ns", edges[:-1], edges[1:]))
+    delay, want = np.concatenate(delays), np.concatenate(wanted)
+    ran = want > 0
+    whole = float(delay[ran].sum() / want[ran].sum()) if ran.any() else math.nan
+    return delay[ran] / want[ran], whole
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

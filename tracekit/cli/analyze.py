@@ -1,0 +1,74 @@
+"""`tracekit analyze`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tracekit.analysis.report_schema import Report
+
+
+@click.command()
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
+def command(run: Path | None, as_json: bool) -> None:
+    """Explain where the time of RUN goes and recommend settings (default: the newest run).
+
+    Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited stays
+    as it is.
+
+    \b
+        tracekit analyze
+        tracekit analyze tracekit-runs/train-20260721T101500Z-1a2b3c --json
+    """
+    from tracekit.advice import analyze
+    from tracekit.analysis.report import report_json
+    from tracekit.analysis.text import text_report
+    from tracekit.cli.locate import locate
+    from tracekit.run.reader import open_run
+
+    path = locate(run)
+    _salvage(path)
+    report = analyze(open_run(path))
+    as_text = report_json(report)
+    _write(path, report, as_text)
+    click.echo(as_text if as_json else text_report(report), nl=as_json)
+
+
+def _salvage(path: Path) -> None:
+    """Complete a run whose supervisor was killed; what cannot be written is left for the next command."""
+    from tracekit.record.salvage import salvage
+
+    try:
+        lines = salvage(path)
+    except OSError as error:
+        lines = [f"{path}: what a killed recording left could not be salvaged ({error.strerror})"]
+    for line in lines:
+        _say(line)
+
+
+def _write(path: Path, report: "Report", as_text: bytes) -> None:
+    """Write findings.json and settings.toml; a run that cannot be written to is still explained."""
+    from tracekit.settings.file import Entry, write_settings
+
+    entries = [Entry(each.name, each.recommended, each.why) for each in report.settings]
+    scratch = path / "findings.json.tmp"
+    try:
+        try:
+            scratch.write_bytes(as_text)
+            os.replace(scratch, path / "findings.json")
+        finally:
+            scratch.unlink(missing_ok=True)
+        if not write_settings(path / "settings.toml", entries, report.advice):
+            _say(f"{path / 'settings.toml'} was edited and is kept as it is; remove it to get what is recommended now")
+    except OSError as error:
+        _say(f"{path}: findings.json and settings.toml were not written there ({error.strerror})")
+
+
+def _say(line: str) -> None:
+    from tracekit.analysis.words import visible
+
+    print(f"tracekit: {visible(line)}", file=sys.stderr)

@@ -1,0 +1,70 @@
+"""`tracekit runs`."""
+
+import time
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+def command(directory: Path | None) -> None:
+    """List the runs of DIRECTORY, the newest first (default: where runs are kept, see `tracekit config show`).
+
+    Steps are known of runs that were analyzed.
+    """
+    from tracekit import config
+    from tracekit.analysis.words import shortened
+    from tracekit.errors import RunError
+    from tracekit.run.folder import list_runs
+
+    found = directory or Path(str(config.resolve()["runs"].value))
+    paths = list_runs(found)
+    if not paths:
+        raise RunError(f"no run in {found}/; record one with: tracekit record -- python your_script.py")
+    rows = [["RUN", "WHEN (UTC)", "CONDITION", "STEPS", "ENDED", "COMPLETE", "COMMAND"], *map(_row, paths)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    for *cells, last in rows:
+        columns = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        click.echo("  ".join([*columns, shortened(last, 60)]).rstrip())
+
+
+def _row(path: Path) -> list[str]:
+    """What the manifests and findings.json say; the tables are not opened."""
+    from tracekit.analysis.words import shell_line, shortened
+    from tracekit.errors import RunError
+    from tracekit.run.folder import is_being_recorded
+    from tracekit.run.manifest import Manifest
+
+    name = shortened(path.name, 60)
+    try:
+        manifests = [Manifest.load(file) for file in sorted((path / "manifest").glob("*.json"))]
+        first = min(manifests, key=lambda manifest: manifest.started_ns)
+        ended = "recording" if is_being_recorded(path) else _end(first)
+        complete = all(manifest.ended_ns is not None and not manifest.missing for manifest in manifests)
+    except RunError as error:
+        return [name, "?", "?", "?", "?", "?", str(error)]
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(first.started_ns / 1e9))
+    condition = shortened(first.condition, 20)
+    return [name, when, condition, _steps(path), ended, "yes" if complete else "no", shell_line(first.command)]
+
+
+def _end(manifest: "Manifest") -> str:  # noqa: F821  imported where it is needed
+    if manifest.exit_signal is not None:
+        return f"signal {manifest.exit_signal}"
+    return "?" if manifest.exit_code is None else f"code {manifest.exit_code}"
+
+
+def _steps(path: Path) -> str:
+    import msgspec
+
+    class Steps(msgspec.Struct):
+        count: int
+
+    class Findings(msgspec.Struct):
+        steps: Steps
+
+    try:
+        return str(msgspec.json.decode((path / "findings.json").read_bytes(), type=Findings).steps.count)
+    except (OSError, msgspec.MsgspecError):
+        return "?"
