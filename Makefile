@@ -43,7 +43,6 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 	$(BIN)/tracekit analyze $(DEMO_RUN)
 	@test -s $(DEMO_RUN)/findings.json
 	@echo "report: $(abspath $(DEMO_RUN))/findings.json"
-	@echo "browse: $(BIN)/tracekit dashboard $(dir $(DEMO_RUN))"
 
 test: install lint  ## lint, then unit, integration and browser tests
 	$(BIN)/python -m pytest
