@@ -46,7 +46,8 @@ class Conditions:
 
         def set_num_interop_threads(count: int) -> None:
             self._agent.note_missing(
-                f"the program's own set_num_interop_threads({int(count)})", "the condition of this run had set it already"
+                f"the program's own set_num_interop_threads({int(count)})",
+                "the condition of this run had set it already",
             )
 
         return set_num_interop_threads

@@ -58,11 +58,18 @@ class InnerLayers:
             and torch._C._get_tracing_state() is None
             and not torch.autograd._profiler_enabled()
             and torch._C._functorch.peek_interpreter_stack() is None
-            and all(type(weight) is torch.nn.Parameter and weight.device.type == "cpu" for weight in module._flat_weights)
+            and all(
+                type(weight) is torch.nn.Parameter and weight.device.type == "cpu" for weight in module._flat_weights
+            )
         )
 
     def run(
-        self, original: Callable[..., Any], module: "torch.nn.RNNBase", args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
+        self,
+        original: Callable[..., Any],
+        module: "torch.nn.RNNBase",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        depth: int,
     ) -> Any:
         """Call the module and record its sections."""
         per_section = len(module._flat_weights) // len(self._sections)

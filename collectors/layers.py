@@ -34,7 +34,9 @@ class Layer:
 
     __slots__ = ("inner", "name", "number", "reference")
 
-    def __init__(self, reference: "weakref.ref[torch.nn.Module]", name: int, number: int, inner: InnerLayers | None) -> None:
+    def __init__(
+        self, reference: "weakref.ref[torch.nn.Module]", name: int, number: int, inner: InnerLayers | None
+    ) -> None:
         self.reference = reference
         self.name = name
         self.number = number
@@ -51,7 +53,8 @@ class Layers:
     def __init__(self) -> None:
         self._patches = Patches()
         self._layers: dict[int, Layer] = {}
-        self._names: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
         self._backward: Backward | None = None
 
     def install(self, agent: Agent) -> None:
@@ -82,7 +85,12 @@ class Layers:
         return call
 
     def _recorded_call(
-        self, original: Callable[..., Any], depth: int, module: "torch.nn.Module", args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        original: Callable[..., Any],
+        depth: int,
+        module: "torch.nn.Module",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         agent = self._agent
         entered = clock()
@@ -102,7 +110,9 @@ class Layers:
         thread.depth = depth + 1
         start = clock()
         try:
-            result = inner.run(original, module, args, kwargs, depth + 1) if inner else original(module, *args, **kwargs)
+            result = (
+                inner.run(original, module, args, kwargs, depth + 1) if inner else original(module, *args, **kwargs)
+            )
         finally:
             end = clock()
             thread.depth = depth
@@ -121,7 +131,7 @@ class Layers:
             self._layers[id(module)] = _LEFT_ALONE
             return _LEFT_ALONE
         if not depth:
-            taken = {name for name, _ in module.named_modules() if name} & self._names.keys()
+            taken = any(self._is_taken(name) for name, _ in module.named_modules() if name)
             prefix = self._free(type(module).__name__) + "." if taken else ""
             for name, child in module.named_modules():
                 if name and id(child) not in self._layers:
@@ -133,19 +143,25 @@ class Layers:
         return self._layers[id(module)]
 
     def _free(self, name: str) -> str:
-        """The name itself, or with a number behind it when another module has it."""
+        """The name itself, or with a number behind it when another living module has it: the model of the next fold
+        goes on under the names of the last."""
         number = 1
         free = name
-        while free in self._names:
+        while self._is_taken(free):
             number += 1
             free = f"{name}#{number}"
         return free
 
+    def _is_taken(self, name: str) -> bool:
+        holder = self._holders.get(name)
+        return holder is not None and holder() is not None
+
     def _add(self, module: "torch.nn.Module", name: str) -> None:
         layers, key = self._layers, id(module)
         reference = weakref.ref(module, lambda _: layers.pop(key, None))
-        number = self._names.setdefault(name, len(self._names))
-        inner = InnerLayers.of(module, name, self._agent, self._names)
+        self._holders[name] = reference
+        number = self._numbers.setdefault(name, len(self._numbers))
+        inner = InnerLayers.of(module, name, self._agent, self._numbers)
         layers[key] = Layer(reference, self._agent.spool.intern(name), number, inner)
 
 

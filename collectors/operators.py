@@ -225,4 +225,3 @@ class Operators:
             yield
         finally:
             self._ours = False
-

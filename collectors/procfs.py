@@ -177,6 +177,8 @@ class ProcessReaders:
         totals of those that ended. Raises OSError when the process is gone.
         """
         names = os.listdir(self._tasks)
+        if not names:  # some kernels show a process that is gone as one without threads
+            raise ProcessLookupError
         kept: list[Reading] = []
         if names != self._names:
             self._names = names

@@ -86,9 +86,7 @@ class Spool:
         self._waiting: deque[str] = deque()
         self.dropped = 0
 
-    def write(
-        self, kind: int, name: int, start: int, end: int, a=0, b=0, c=0, d=0, depth=0, direction=0
-    ) -> None:
+    def write(self, kind: int, name: int, start: int, end: int, a=0, b=0, c=0, d=0, depth=0, direction=0) -> None:
         """Write one record: about half a microsecond. `name` comes from `intern`; times are CLOCK_MONOTONIC ns."""
         segment = self._segment
         if segment is None:

@@ -92,7 +92,9 @@ def _mounts(mountinfo: str) -> list[_Mount]:
         fields, kind = before.split(" "), after.split(" ")
         if separator and len(fields) >= 5 and kind[0] in ("cgroup", "cgroup2"):
             controllers = frozenset(kind[2].split(",")) if len(kind) > 2 else frozenset()
-            mounts.append(_Mount(1 + (kind[0] == "cgroup2"), controllers, _plain(fields[3]), Path(_plain(fields[4]))))
+            mounts.append(
+                _Mount(1 + (kind[0] == "cgroup2"), controllers, unescaped(fields[3]), Path(unescaped(fields[4])))
+            )
     return mounts
 
 
@@ -111,8 +113,8 @@ def _is_below(path: str, root: str) -> bool:
     return PurePosixPath(path).is_relative_to(root)
 
 
-def _plain(field: str) -> str:
-    r"""A mountinfo field as it is meant: blanks and backslashes are written `\040`, `\134`."""
+def unescaped(field: str) -> str:
+    r"""A field of a mountinfo as it is meant: blanks and backslashes are written there as `\040` and `\134`."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 

@@ -39,7 +39,8 @@ def tables(records: np.ndarray, names: list[str], process: int, clock_offset_ns:
 def _complete(table: str, columns: dict[str, object], rows: int) -> pa.Table:
     schema = TABLES[table]
     arrays = [
-        pa.nulls(rows, field.type) if field.name not in columns else _array(columns[field.name], field.type) for field in schema
+        pa.nulls(rows, field.type) if field.name not in columns else _array(columns[field.name], field.type)
+        for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
 

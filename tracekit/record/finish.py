@@ -33,4 +33,3 @@ def _why_nothing(spools: SpoolFolder) -> str:
     if not spools.spools:
         return "no Python process announced itself (not a Python program, python -I/-E/-S, or a scrubbed environment)"
     return "the program never imported torch"
-

@@ -78,7 +78,11 @@ def injection_problem(command: list[str]) -> str | None:
         if word in ("-c", "-m"):
             return None
         if not word.startswith("--"):
-            for flag, why in (("I", "isolated mode"), ("E", "environment variables ignored"), ("S", "site not imported")):
+            for flag, why in (
+                ("I", "isolated mode"),
+                ("E", "environment variables ignored"),
+                ("S", "site not imported"),
+            ):
                 if flag in word[1:].split("X")[0].split("W")[0]:
                     return f"{Path(command[0]).name} {word}: {why}, so no recorder can be started in it"
     return None

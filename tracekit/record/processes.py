@@ -84,7 +84,9 @@ class Processes:
         rows = []
         for process in self.all:
             identity = roles[process.number]
-            parent = next((p.number for p in reversed(self.all) if p.pid == process.parent_pid and p is not process), -1)
+            parent = next(
+                (p.number for p in reversed(self.all) if p.pid == process.parent_pid and p is not process), -1
+            )
             rows.append(
                 {
                     "process": process.number,
@@ -144,4 +146,3 @@ class Processes:
 
 def _number(text: str) -> int:
     return int(text) if text.lstrip("-").isdecimal() else -1
-

@@ -28,7 +28,9 @@ class Sampler(Protocol):
 class Recording:
     """Samples and flushes until told to stop. A failure is noted in the manifest and never reaches the program."""
 
-    def __init__(self, flusher: Flusher, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float) -> None:
+    def __init__(
+        self, flusher: Flusher, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float
+    ) -> None:
         self._flusher = flusher
         self._manifest = manifest
         self._samplers = samplers
@@ -95,7 +97,9 @@ class Recording:
                 self._pending.clear()
             self._pending.clear()
         except OSError as error:
-            self._manifest.add_missing("what the disk did not take", f"{error.strerror}; it waits in {self._manifest.spool}")
+            self._manifest.add_missing(
+                "what the disk did not take", f"{error.strerror}; it waits in {self._manifest.spool}"
+            )
         except Exception as error:
             self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}")
 
@@ -108,4 +112,6 @@ class Recording:
             act()
         except Exception as error:
             self._samplers.pop(name, None)
-            self._manifest.add_missing(name, f"the collector failed and switched itself off: {type(error).__name__}: {error}")
+            self._manifest.add_missing(
+                name, f"the collector failed and switched itself off: {type(error).__name__}: {error}"
+            )

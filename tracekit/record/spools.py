@@ -45,7 +45,9 @@ class Spool:
                 data = np.fromfile(self._path(segment), dtype=_RECORD_TYPE, offset=offset)
             except OSError:
                 break
-            if ended or self._path(segment + 1).exists():  # a next one exists: this one is full, but for writes cut short
+            if (
+                ended or self._path(segment + 1).exists()
+            ):  # a next one exists: this one is full, but for writes cut short
                 batches.append(data[data["kind"] != 0])
                 segment, offset = segment + 1, 0
             else:

@@ -35,5 +35,7 @@ class Kind(IntEnum):
     RANGE = 4  # a span that the user named
     FETCH = 5  # a loader worker made a batch; name: loader; a: batch index; b: worker
     BATCH = 6  # the program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown
-    COLLECTIVE = 7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
+    COLLECTIVE = (
+        7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
+    )
     WINDOW = 8  # a profiler window ended; a: its number; b: Unix time at its end; c: CLOCK_MONOTONIC then

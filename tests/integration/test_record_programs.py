@@ -1,0 +1,94 @@
+"""Unmodified programs, plainly and recorded: same output, same exit code, same bits; exact steps, layers and roles."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from recording import PROGRAMS, comparable, plain, record
+from tracekit.analysis.steps import find_steps
+
+PYTHON = [sys.executable]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+INNER = [f"rnn.layer{layer}{direction}" for layer in (0, 1) for direction in ("", ".reverse")]
+
+
+@dataclass
+class Program:
+    """A script and what must be found of it."""
+
+    script: str
+    steps: int
+    layers: list[str]
+    arguments: list[str] = field(default_factory=list)
+    launcher: list[str] = field(default_factory=lambda: PYTHON)
+    roles: list[str] = field(default_factory=lambda: ["main"])
+    loops: int = 1  # processes that run the main loop
+
+    def __str__(self) -> str:
+        return "-".join([self.script, *self.arguments])
+
+
+WORKERS = ["loader worker 0", "loader worker 1"]
+TABLE = [
+    Program("optimizer_loop", 12, ["Sequential", "0", "1", "2", "3"]),
+    Program("manual_update", 9, ["Linear"]),
+    Program("lbfgs", 7, ["Linear"]),
+    Program("accumulation", 8, ["Sequential", "0", "1", "2"]),
+    Program("lstmcell_float64", 10, ["Tagger", "cell", "head"]),
+    Program("inference", 15, ["Sequential", "0", "1", "2", "3"]),
+    Program("gru", 8, ["Classifier", "rnn", "rnn.layer0", "rnn.layer1", "head"]),
+    Program("bilstm", 20, ["Encoder", "rnn", *INNER, "head"]),
+    Program("loader", 24, ["Linear"], ["none"]),
+    Program("loader", 24, ["Linear"], ["fork"], roles=["main", *WORKERS * 2]),
+    Program("loader", 24, ["Linear"], ["spawn"], roles=["main", *WORKERS * 2]),
+    Program("loader", 24, ["Linear"], ["forkserver"], roles=["main", *WORKERS * 2]),
+    Program(
+        "ddp", 11, ["DistributedDataParallel", "module"], launcher=TORCHRUN, roles=["main", "rank 0", "rank 1"], loops=2
+    ),
+    Program("compiled", 6, ["Net", "first", "second", "OptimizedModule"]),
+    Program("profiles_itself", 30, ["Linear"]),
+    Program("without_torch", 0, [], ["a", "b c"], loops=0),
+]
+
+
+@pytest.mark.parametrize("program", TABLE, ids=str)
+def test_recording_changes_nothing_and_sees_everything(program: Program, tmp_path: Path) -> None:
+    command = [*program.launcher, str(PROGRAMS / f"{program.script}.py"), *program.arguments]
+
+    without = plain(command)
+    recorded = record(command, tmp_path / "run")
+
+    assert recorded.out == without.stdout
+    assert recorded.code == without.returncode
+    assert comparable(recorded.err) == comparable(without.stderr)
+    run = recorded.run
+    steps = find_steps(run)
+    counts = [len(steps.of(process)) for process in steps.rule if len(steps.of(process))]
+    assert counts == [program.steps] * program.loops
+    layers = run.sql("SELECT DISTINCT name FROM spans WHERE kind = 'layer'")["name"]
+    assert set(program.layers) <= set(layers)
+    roles = run.sql("SELECT role FROM processes WHERE role <> 'helper'")["role"]
+    assert sorted(roles) == sorted(program.roles)
+    assert run.manifest.exit_code == without.returncode
+    assert not [note for note in run.missing if "failed" in note.why]
+
+
+def test_inner_layers_add_up_to_their_module(tmp_path: Path) -> None:
+    """GIVEN a bidirectional LSTM of two layers WHEN its layers are told apart THEN they lie in order inside its call."""
+    run = record([*PYTHON, str(PROGRAMS / "bilstm.py")], tmp_path / "run").run
+
+    spans = run.sql("SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM spans "
+                    "WHERE kind = 'layer' AND \"inner\" AND direction = 'forward' ORDER BY start_ns, end_ns DESC")  # fmt: skip
+    for _, call in spans.groupby((spans["name"] == "rnn").cumsum()):
+        module, inner = call.iloc[0], call.iloc[1:]
+        assert list(inner["name"]) == INNER
+        assert (inner["start_ns"].to_numpy()[1:] >= inner["end_ns"].to_numpy()[:-1]).all()
+        assert inner["start_ns"].min() >= module["start_ns"] and inner["end_ns"].max() <= module["end_ns"]
+
+
+def test_profiling_program_is_left_alone_and_it_is_said(tmp_path: Path) -> None:
+    run = record([*PYTHON, str(PROGRAMS / "profiles_itself.py")], tmp_path / "run").run
+
+    assert any("torch.profiler" in note.why for note in run.missing)

@@ -1,0 +1,46 @@
+"""Running a program plainly and under `tracekit record`, for tests."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.run.reader import Run, open_run
+
+PROGRAMS = Path(__file__).parent / "integration" / "programs"
+TRACEKIT = [sys.executable, "-m", "tracekit"]
+# One thread: two processes of two threads each on two cores would wait for each other's spinning.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass
+class Recorded:
+    """A program's result under tracekit, and the run."""
+
+    code: int
+    out: str
+    err: str
+    path: Path
+
+    @property
+    def run(self) -> Run:
+        return open_run(self.path)
+
+
+def plain(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command without tracekit."""
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300, **options)
+
+
+def record(command: list[str], path: Path, *flags: str, **options: object) -> Recorded:
+    """Run a command under `tracekit record -q`, so that stderr is the program's."""
+    done = plain([*TRACEKIT, "record", "-q", "-o", str(path), *flags, "--", *command], **options)
+    return Recorded(done.returncode, done.stdout, done.stderr, path)
+
+
+def comparable(text: str) -> str:
+    """Stderr less what differs between any two executions: times, process ids, ports and addresses."""
+    text = re.sub(r"0x[0-9a-f]+", "0x…", text)
+    return re.sub(r"\d+", "#", text)

@@ -1,0 +1,30 @@
+"""The closing summary of a recording."""
+
+from pathlib import Path
+
+from tracekit.analysis.steps import find_steps
+from tracekit.run.reader import open_run
+
+# More notes than this are left to `tracekit analyze`.
+_NOTES_SHOWN = 4
+
+
+def describe(path: Path, lost: str | None) -> list[str]:
+    """A few lines on a run that has just been recorded; `lost` is what could not be written."""
+    run = open_run(path)
+    steps = find_steps(run)
+    overhead = run.manifest.overhead
+    processes = len(run.table("processes"))
+    count = len(steps.of(steps.main)) if steps.main is not None else 0
+    lines = [
+        f"recorded {path} ({run.manifest.condition})",
+        f"{count:,} steps, {processes} process{'es' if processes != 1 else ''}; recording cost about "
+        f"{overhead.total:.1%} of the time (budget {overhead.budget:.1%})",
+    ]
+    if lost:
+        lines.append(f"LOST: {lost}")
+    notes = run.missing
+    lines += [f"not captured: {note.what}: {note.why}" for note in notes[:_NOTES_SHOWN]]
+    if len(notes) > _NOTES_SHOWN:
+        lines.append(f"not captured: {len(notes) - _NOTES_SHOWN} more, see tracekit analyze")
+    return lines

@@ -1,0 +1,117 @@
+"""`tracekit record`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracekit.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.record.supervisor import Outcome
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Run directory to make (default: a new one in runs/)."
+)
+@click.option("--force", is_flag=True, help="Replace the run that is in --output.")
+@click.option("-q", "--quiet", is_flag=True, help="No closing summary.")
+@click.option("--condition", help="What this run is done under (default: baseline, or fixed with --threads).")
+@click.option("--threads", type=click.IntRange(min=1), help="Intra-op threads, set inside the process.")
+@click.option("--interop", type=click.IntRange(min=1), help="Inter-op threads, set inside the process.")
+@click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="Apply a settings file.")
+@click.option("--overhead", help="Budget for recording, in percent of the run time (default: 1).")
+@click.option("--profile", help="Profiler windows: auto, off, or full for every step (default: auto).")
+@click.option("--collectors", help="Comma-separated collectors (default: all).")
+@click.option("--sample-hz", help="Samples of the counters per second (default: 10).")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def command(
+    output: Path | None,
+    force: bool,
+    quiet: bool,
+    condition: str | None,
+    threads: int | None,
+    interop: int | None,
+    settings_file: Path | None,
+    command: tuple[str, ...],
+    **flags: str | None,
+) -> int:
+    """Run COMMAND unchanged and record it.
+
+    The command gets its own stdin, stdout, stderr and signals; tracekit leaves with its exit code (128 + signal). Steps,
+    layers, operators, loading, collectives and counters go into a run directory, at a cost kept under --overhead.
+
+    \b
+        tracekit record -- python train.py --epochs 3
+        tracekit record --threads 1 -- python train.py
+        tracekit record -- torchrun --nproc-per-node 2 train.py
+    """
+    from tracekit import config
+    from tracekit.record.supervisor import Options, record
+    from tracekit.run.folder import new_run_path
+
+    if not command:
+        raise TracekitError("no command to record; give it after --, as in: tracekit record -- python train.py")
+    options = {name: resolved.value for name, resolved in config.resolve(flags).items()}
+    settings = _settings(settings_file, threads, interop)
+    outcome = record(
+        Options(
+            command=list(command),
+            output=output or new_run_path(list(command), options["runs"]),
+            force=force,
+            condition=condition or _condition(settings_file, threads, interop),
+            settings=settings,
+            overhead=options["overhead"] / 100,
+            profile=options["profile"],
+            collectors=options["collectors"],
+            sample_hz=options["sample_hz"],
+        )
+    )
+    if not quiet:
+        _summary(outcome)
+    return outcome.exit_code
+
+
+def _settings(file: Path | None, threads: int | None, interop: int | None) -> dict[str, Any]:
+    """The settings of this run: those of the file, then the flags."""
+    settings: dict[str, Any] = {}
+    if file is not None:
+        from tracekit.settings.catalogue import check_applicable
+        from tracekit.settings.file import load_settings
+
+        settings = load_settings(file)
+        check_applicable(settings)
+    if threads is not None:
+        settings["threads.intra_op"] = threads
+    if interop is not None:
+        settings["threads.inter_op"] = interop
+    return settings
+
+
+def _condition(file: Path | None, threads: int | None, interop: int | None) -> str:
+    if file is not None:
+        return "settings"
+    return "fixed" if threads is not None or interop is not None else "baseline"
+
+
+def _summary(outcome: "Outcome") -> None:
+    """The closing lines on stderr: the run, its steps, the overhead, what is missing, the next command."""
+
+    def say(text: str) -> None:
+        print(f"tracekit: {text}", file=sys.stderr)
+
+    if outcome.run is None:
+        say(f"the program ran unrecorded: {outcome.lost}")
+        return
+    from tracekit.cli.closing import describe
+
+    for line in describe(outcome.run, outcome.lost):
+        say(line)
+    say(f"next: tracekit analyze {shlex.quote(_short(outcome.run))}")
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
