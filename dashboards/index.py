@@ -1,7 +1,8 @@
 """The timeline's index of a run: its events lane by lane in files, and their sums in levels; answers any view of it.
 
-A lane is a row of the timeline: one kind of event on one thread of one process, at one depth of nesting. The files hold
-20 bytes per event and live as long as the server, in a directory of its own: a run may be read-only.
+A lane is a row of the timeline: one kind of event on one thread of one process, at one depth of nesting. Only phases,
+which exclude each other, have a lane each that share a row. The files hold 20 bytes per event and live as long as the
+server, in a directory of its own: a run may be read-only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analysis.phases import PHASES
 from tracekit.analysis.steps import Steps
 from tracekit.dashboards.levels import FINEST, Events, Grid, Integers, Level, Nesting, Sums
 from tracekit.dashboards.sources import KINDS, Names, Portion, read_portions
@@ -21,7 +23,9 @@ from tracekit.run.reader import Run
 # What a browser draws without a pause. All lanes of a view share it.
 MARKS = 5_000
 # More than a mark per pixel shows nothing more.
-_MARKS_PER_LANE = 1_000
+_MARKS_PER_ROW = 1_000
+# Steps and phases are what the eye goes by: they get so many times the marks of another row.
+_WEIGHTS = {"step": 4, "phase": 8}
 # A level is fine enough for a view when it has at least this part of the buckets that the view could show.
 _FINE_ENOUGH = 1 / 4
 
@@ -35,7 +39,12 @@ class LaneKey:
     process: int
     kind: int  # position in KINDS
     thread: int
-    depth: int
+    depth: int  # of a phase, its position in PHASES
+
+    @property
+    def row(self) -> tuple[int, int, int, int]:
+        """What lanes have in common that share a row of the timeline."""
+        return self.process, self.kind, self.thread, 0 if KINDS[self.kind] == "phase" else self.depth
 
 
 @dataclass
@@ -89,41 +98,59 @@ class Index:
         return sum(lane.count for lane in self.lanes)
 
     def view(self, begin: int, end: int, lanes: Sequence[int], marks: int = MARKS) -> pd.DataFrame:
-        """What to draw of [begin, end) in some lanes (positions in `lanes`): at most `marks` rows, and one lane has no
-        more of them than pixels. A lane with few events in view shows them, another its buckets.
+        """What to draw of [begin, end) in some lanes (positions in `lanes`): at most `marks` rows of data, and no more
+        than pixels for one row of the timeline. A row with few events in view shows them, another its buckets.
 
         Columns: lane (position in `lanes`), start_ns, duration_ns, name (id), count (events that start in it), covered_ns,
         name_covered_ns, position (of an event in its lane, -1 for a bucket).
         """
-        found = sorted(((lane, *self.lanes[lane].between(begin, end)) for lane in lanes), key=lambda one: len(one[2]))
+        rows: dict[tuple[int, ...], list[_Seen]] = {}
+        for lane in lanes:
+            rows.setdefault(self.lanes[lane].key.row, []).append(_Seen(lane, *self.lanes[lane].between(begin, end)))
         frames = []
-        left = marks
-        for done, (number, position, events) in enumerate(found):
-            share = min(left // (len(found) - done), _MARKS_PER_LANE)
-            frame = (
-                _as_events(events, position)
-                if len(events) <= share
-                else self._buckets(number, events, begin, end, share)
-            )
-            left -= len(frame)
-            frames.append(frame.assign(lane=number))
-        return pd.concat(frames, ignore_index=True) if frames else _as_events(_NOTHING, 0).assign(lane=0)
+        left, weights = marks, sum(self._weight(row) for row in rows.values())
+        for row in sorted(rows.values(), key=lambda row: _events_in(row) / self._weight(row)):
+            share = min(left * self._weight(row) // weights, _MARKS_PER_ROW)
+            weights -= self._weight(row)
+            whole = _events_in(row) <= share
+            for seen in row:
+                frame = _as_events(seen) if whole else self._buckets(seen, begin, end, share // len(row))
+                left -= len(frame)
+                frames.append(frame.assign(lane=seen.lane))
+        return pd.concat(frames, ignore_index=True) if frames else _as_events(_Seen(0, 0, _NOTHING)).assign(lane=0)
 
-    def _buckets(self, number: int, events: Events, begin: int, end: int, share: int) -> pd.DataFrame:
+    def _weight(self, row: Sequence["_Seen"]) -> int:
+        return _WEIGHTS.get(self.lanes[row[0].lane].kind, 1)
+
+    def _buckets(self, seen: "_Seen", begin: int, end: int, share: int) -> pd.DataFrame:
         """The finest level with at most `share` buckets in view; sums made now where even the finest is too coarse."""
-        finest = self.lanes[number].levels[0]
-        if (end - begin) / finest.grid.width < share * _FINE_ENOUGH:
+        levels = self.lanes[seen.lane].levels
+        if (end - begin) / levels[0].grid.width < share * _FINE_ENOUGH:
             sums = Sums(Grid.over(begin, end, max(share, 1)))
-            sums.add(events)
+            sums.add(seen.events)
             return _as_buckets(sums.levels(share)[0], begin, end)
-        fitting = [level for level in self.lanes[number].levels if (end - begin) // level.grid.width + 2 <= share]
-        return _as_buckets((fitting or self.lanes[number].levels[-1:])[0], begin, end).head(share)
+        fitting = [level for level in levels if (end - begin) // level.grid.width + 2 <= share]
+        return _as_buckets((fitting or levels[-1:])[0], begin, end).head(share)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The events of a lane in view, and the position of the first of them in the lane."""
+
+    lane: int
+    position: int
+    events: Events
 
 
 _NOTHING = Events(*(np.zeros(0, dtype=kind) for kind in _COLUMNS.values()))
 
 
-def _as_events(events: Events, position: int) -> pd.DataFrame:
+def _events_in(row: Sequence[_Seen]) -> int:
+    return sum(len(seen.events) for seen in row)
+
+
+def _as_events(seen: _Seen) -> pd.DataFrame:
+    events = seen.events
     return pd.DataFrame(
         {
             "start_ns": events.start,
@@ -132,7 +159,7 @@ def _as_events(events: Events, position: int) -> pd.DataFrame:
             "count": 1,
             "covered_ns": events.duration,
             "name_covered_ns": events.duration,
-            "position": np.arange(position, position + len(events)),
+            "position": np.arange(seen.position, seen.position + len(events)),
         }
     )
 
@@ -165,7 +192,7 @@ def build_index(run: Run, steps: Steps, extent: tuple[int, int], folder: Path) -
     sums: dict[LaneKey, Sums] = {}
     nesting: dict[tuple[int, str, int], Nesting] = {}
     for portion in _ahead(read_portions(run, steps, names)):
-        for key, events in _by_lane(portion, nesting):
+        for key, events in _by_lane(portion, names, nesting):
             if key not in lanes:
                 lanes[key] = Lane(key, folder / str(len(lanes)))
                 sums[key] = Sums(grid)
@@ -199,16 +226,26 @@ def extent_of(run: Run, steps: Steps) -> tuple[int, int]:
     return first, max(last, first + 1)
 
 
-def _by_lane(portion: Portion, nesting: dict[tuple[int, str, int], Nesting]) -> list[tuple[LaneKey, Events]]:
+def _by_lane(
+    portion: Portion, names: Names, nesting: dict[tuple[int, str, int], Nesting]
+) -> list[tuple[LaneKey, Events]]:
     """A portion split by thread and depth; `nesting` carries what is still open from one portion to the next."""
     found = []
     for thread in np.unique(portion.thread).tolist():
         events = portion.events[portion.thread == thread]
-        tracker = nesting.setdefault((portion.process, portion.kind, thread), Nesting())
-        depths = tracker.depths(events.start, events.duration)
+        if portion.kind == "phase":
+            depths = _order_of_phases(names)[events.name]
+        else:
+            tracker = nesting.setdefault((portion.process, portion.kind, thread), Nesting())
+            depths = tracker.depths(events.start, events.duration)
         for depth, part in _by_value(depths):
             found.append((LaneKey(portion.process, KINDS.index(portion.kind), thread, depth), events[part]))
     return found
+
+
+def _order_of_phases(names: Names) -> Integers:
+    """For each name its position in PHASES, 0 for what is none."""
+    return np.array([PHASES.index(name) if name in PHASES else 0 for name, _ in names.pairs], dtype=np.int64)
 
 
 def _by_value(values: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:

@@ -22,8 +22,9 @@ dagfuncs.number = (count) =>
 dagfuncs.share = (share) =>
   share == null ? UNKNOWN : share > 0 && share < 0.001 ? "< 0.1 %" : (share * 100).toFixed(1) + " %";
 
+// A bar behind the number, of half the cell at most: the number stays readable.
 dagfuncs.shareBar = (share) => ({
-  background: `linear-gradient(to right, var(--bar) ${100 * Math.min(share || 0, 1)}%, transparent 0)`,
+  background: `linear-gradient(to right, var(--bar) ${50 * Math.min(share || 0, 1)}%, transparent 0)`,
 });
 
 dagfuncs.moment = (ns) =>
@@ -38,7 +39,7 @@ dagfuncs.tracekitTheme = (theme) =>
     headerBackgroundColor: "var(--quiet)",
     headerFontWeight: 600,
     rowHoverColor: "var(--quiet)",
-    fontFamily: "inherit",
+    fontFamily: "var(--mantine-font-family)",
     fontSize: 13,
     wrapperBorderRadius: 8,
     accentColor: "var(--mantine-primary-color-filled)",

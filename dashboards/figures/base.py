@@ -18,12 +18,24 @@ AXIS = {"showline": False, "zeroline": False, "ticks": "", "automargin": True, "
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
+# Stands where a figure is still to come.
+EMPTY = {
+    "layout": {
+        "height": 400,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+    }
+}
+
+
 def styled(figure: go.Figure, height: int, **layout: object) -> go.Figure:
     """The figure with the common layout; `layout` adds to it or replaces parts."""
     common: Mapping[str, object] = {
         "template": "none",
         "height": height,
-        "margin": {"l": 64, "r": 16, "t": 12, "b": 44},
+        "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12},

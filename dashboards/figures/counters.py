@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.base import styled
-from tracekit.dashboards.figures.colors import COLORS, LABELS
+from tracekit.dashboards.figures.timeline import event_bars
 
 Numbers = npt.NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Panel:
 def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, end: int, origin: int) -> go.Figure:
     """Panels below each other on one time axis, in seconds from `origin`; on top the steps and phases of the main process.
 
-    steps: row (0 steps, 1 phases), start_ns, duration_ns, covered_ns, name, colour.
+    steps: marks as of `timeline_figure`, row 0 the steps and row 1 the phases.
     """
     heights = [_STEPS] + [_PANEL] * len(panels)
     total = sum(heights) + _GAP * len(panels)
@@ -42,13 +42,15 @@ def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, en
         row_heights=[height / sum(heights) for height in heights],
         vertical_spacing=_GAP / total if panels else 0,
     )
-    for colour in [key for key in COLORS if (steps["colour"] == key).any()]:
-        figure.add_trace(_strip(steps[steps["colour"] == colour], colour, origin), row=1, col=1)
+    for bars in event_bars(steps, ["step", "phase"], end - begin, origin):
+        figure.add_trace(bars, row=1, col=1)
     shade = {
         name: SHADES[at % len(SHADES)] for at, name in enumerate(dict.fromkeys(n for p in panels for n in p.lines))
     }
     shown: set[str] = set()
     for row, panel in enumerate(panels, 2):
+        # "500m" reads as 500 million: prefixes for what is large only.
+        large = any(np.nanmax(values, initial=0.0) >= 1000 for _, values in panel.lines.values())
         for name, (times, values) in panel.lines.items():
             figure.add_trace(
                 go.Scatter(
@@ -59,13 +61,14 @@ def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, en
                     name=text.label(name, 40),
                     legendgroup=name,
                     showlegend=name not in shown,
-                    hovertemplate=f"%{{y:.3~s}} {panel.unit} · {text.label(name, 40)}<extra></extra>",
+                    hovertemplate=f"%{{y:.3~{'s' if large else 'g'}}} {panel.unit} · {text.label(name, 40)}<extra></extra>",
                 ),
                 row=row,
                 col=1,
             )
             shown.add(name)
-        figure.update_yaxes(title_text=panel.unit, rangemode="tozero", nticks=4, tickformat="~s", row=row, col=1)
+        shown_as = "~s" if large else "~g"
+        figure.update_yaxes(title_text=panel.unit, rangemode="tozero", nticks=4, tickformat=shown_as, row=row, col=1)
         figure.add_annotation(
             text=f"<b>{text.label(panel.title, 110)}</b>",
             x=0, y=1, xref="x domain", yref=f"y{row} domain", xanchor="left", yanchor="bottom", showarrow=False,
@@ -76,24 +79,3 @@ def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, en
     figure.update_yaxes(fixedrange=True)
     figure.update_yaxes(tickvals=[0, 1], ticktext=["steps", "phases"], range=[1.5, -0.5], showgrid=False, row=1, col=1)
     return figure
-
-
-def _strip(marks: pd.DataFrame, colour: str, origin: int) -> go.Bar:
-    duration = marks["duration_ns"].to_numpy()
-    return go.Bar(
-        name=LABELS[colour],
-        orientation="h",
-        y=marks["row"].to_numpy(),
-        base=(marks["start_ns"].to_numpy() - origin) / 1e9,
-        x=duration / 1e9,
-        width=0.82,
-        marker={
-            "color": COLORS[colour],
-            "opacity": np.clip(marks["covered_ns"].to_numpy() / np.maximum(duration, 1), 0.15, 1),
-            "line": {"width": 0},
-        },
-        hovertext=[
-            f"{text.label(name)} · {text.duration(each)}" for name, each in zip(marks["name"], duration, strict=True)
-        ],
-        hovertemplate="%{hovertext}<extra></extra>",
-    )

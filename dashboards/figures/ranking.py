@@ -21,7 +21,8 @@ class Part:
 
 
 def ranking_figure(names: Sequence[str], parts: Sequence[Part], axis: str) -> go.Figure:
-    """A bar for each name, the first on top, made of the parts one after another. `axis` says what is measured, in ms."""
+    """A bar for each name, the first on top, made of the parts one after another. `axis` says what is measured."""
+    size, unit = text.time_unit(max((sum(values) for values in zip(*(part.values_ns for part in parts), strict=True)), default=0))
     figure = go.Figure()
     positions = list(range(len(names)))
     for part in parts:
@@ -30,7 +31,7 @@ def ranking_figure(names: Sequence[str], parts: Sequence[Part], axis: str) -> go
                 name=part.label,
                 orientation="h",
                 y=positions,
-                x=[value / 1e6 for value in part.values_ns],
+                x=[value / size for value in part.values_ns],
                 marker={"color": part.color, "line": {"width": 0}},
                 hovertext=[
                     f"<b>{text.label(name, 100)}</b><br>{part.label}: {text.duration(value)}"
@@ -48,12 +49,13 @@ def ranking_figure(names: Sequence[str], parts: Sequence[Part], axis: str) -> go
         legend=legend,
         margin={"l": 64, "r": 16, "t": 30, "b": 48},
     )
-    figure.update_xaxes(title_text=axis, rangemode="tozero", exponentformat="none")
+    figure.update_xaxes(title_text=f"{axis} ({unit})", rangemode="tozero", exponentformat="none")
     figure.update_yaxes(
         tickmode="array",
         tickvals=positions,
         ticktext=[text.label(name, 36) for name in names],
         range=[len(names) - 0.4, -0.6],
         showgrid=False,
+        ticklabelstandoff=8,
     )
     return figure

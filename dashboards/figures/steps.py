@@ -18,6 +18,7 @@ _GROUPS = 120
 def steps_figure(steps: pd.DataFrame, origin: int) -> go.Figure:
     """How long each step took. steps: process, step, start_ns, duration_ns; the axis counts seconds from `origin` (ns)."""
     figure = go.Figure()
+    size, unit = text.time_unit(float(steps["duration_ns"].median()) if len(steps) else 1e6)
     processes = steps["process"].unique()
     for process in processes:
         rows = steps[steps["process"] == process].sort_values("start_ns")
@@ -26,7 +27,7 @@ def steps_figure(steps: pd.DataFrame, origin: int) -> go.Figure:
             go.Scatter(
                 name=f"process {process}",
                 x=(shown["start_ns"].to_numpy() - origin) / 1e9,
-                y=shown["duration_ns"].to_numpy() / 1e6,
+                y=shown["duration_ns"].to_numpy() / size,
                 mode="markers",
                 marker={"size": 4, "color": ACCENT, "opacity": max(0.25, 0.7 / len(processes) ** 0.5)},
                 hovertext=[_hover(row, origin) for row in shown.itertuples()],
@@ -36,16 +37,17 @@ def steps_figure(steps: pd.DataFrame, origin: int) -> go.Figure:
     if len(steps):
         median = float(steps["duration_ns"].median())
         line = {"width": 1, "dash": "dot", "color": MUTED}
-        figure.add_hline(median / 1e6, line=line, annotation_text=f"median {text.duration(median)}")
+        figure.add_hline(median / size, line=line, annotation_text=f"median {text.duration(median)}")
     styled(figure, 250, showlegend=False)
     figure.update_xaxes(title_text="time since the start of the run (s)", showgrid=False)
-    figure.update_yaxes(title_text="step (ms)", rangemode="tozero")
+    figure.update_yaxes(title_text=f"step ({unit})", rangemode="tozero")
     return figure
 
 
 def phases_figure(phases: pd.DataFrame) -> go.Figure:
     """The mean step of each group of neighbouring steps, phase by phase. phases: process, step, phase, duration_ns."""
     figure = go.Figure()
+    unit = "ms"
     if len(phases):
         steps = phases["step"]
         per_group = max(1, -(-(int(steps.max()) - int(steps.min()) + 1) // _GROUPS))
@@ -54,22 +56,23 @@ def phases_figure(phases: pd.DataFrame) -> go.Figure:
             index="first", columns="phase", values="duration_ns", aggfunc="sum"
         )
         calls = phases.assign(first=first).drop_duplicates(["process", "step"]).groupby("first").size()
-        mean = table.div(calls, axis=0).fillna(0) / 1e6
+        mean = table.div(calls, axis=0).fillna(0)
+        size, unit = text.time_unit(float(mean.sum(axis=1).median()))
         for phase in [name for name in PHASE_COLORS if name in mean]:
             figure.add_trace(
                 go.Bar(
                     name=phase,
                     x=mean.index + (per_group - 1) / 2,
                     width=per_group,
-                    y=mean[phase],
+                    y=mean[phase] / size,
                     marker={"color": PHASE_COLORS[phase], "line": {"width": 0}},
-                    hovertemplate=f"{phase}: %{{y:.3~f}} ms a step<extra></extra>",
+                    hovertemplate=f"{phase}: %{{y:.3~f}} {unit} a step<extra></extra>",
                 )
             )
     figure.update_layout(barmode="stack", bargap=0, hovermode="x unified")
     styled(figure, 250, showlegend=False)
     figure.update_xaxes(title_text="step", showgrid=False)
-    figure.update_yaxes(title_text="mean step (ms)", rangemode="tozero")
+    figure.update_yaxes(title_text=f"mean step ({unit})", rangemode="tozero")
     return figure
 
 

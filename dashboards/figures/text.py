@@ -5,12 +5,17 @@ import unicodedata
 
 _NS = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")]
 _BYTES = [(1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"), (1, "B")]
-_COUNTS = [(1e9, " G"), (1e6, " M"), (1e4, " k")]
+_COUNTS = [(1e9, " G"), (1e6, " M"), (1e3, " k")]
+
+
+def time_unit(ns: float) -> tuple[float, str]:
+    """The unit in which so many nanoseconds read well: its nanoseconds and its name."""
+    return next((step for step in _NS if abs(ns) >= step[0]), _NS[-1])
 
 
 def duration(ns: float) -> str:
     """Nanoseconds with three significant digits in a unit that fits: `1.23 ms`."""
-    size, unit = next((step for step in _NS if abs(ns) >= step[0]), _NS[-1])
+    size, unit = time_unit(ns)
     return f"{significant(ns / size)} {unit}"
 
 
@@ -31,11 +36,11 @@ def size(count: float) -> str:
 
 
 def number(count: float) -> str:
-    """A count: whole up to ten thousand, else three significant digits: `9,812`, `12.3 M`."""
-    step, unit = next((step for step in _COUNTS if abs(count) >= step[0]), (1.0, ""))
-    return (
-        f"{significant(count / step)}{unit}" if unit else f"{count:,.0f}" if count == int(count) else significant(count)
-    )
+    """A count: whole below ten thousand, else three significant digits: `9,812`, `12.3 M`."""
+    if abs(count) < 10_000:
+        return f"{count:,.0f}".replace("-", "−") if count == int(count) else significant(count)
+    size, unit = next(step for step in _COUNTS if abs(count) >= step[0])
+    return f"{significant(count / size)}{unit}"
 
 
 def percent(share: float) -> str:

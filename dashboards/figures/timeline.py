@@ -17,9 +17,12 @@ _TOP, _BOTTOM = 30, 48
 _PIXELS = 900
 # The average width of a letter in a bar.
 _LETTER = 6.2
+_FEWEST = 9
 # A bar thinner than this would vanish between pixels; a bucket fainter than this would vanish on the paper.
 _THINNEST = 0.7
 _FAINTEST = 0.15
+# The part of a row that is filled: the rest keeps rows apart.
+_FILLED = 0.82
 
 
 @dataclass(frozen=True)
@@ -35,60 +38,78 @@ def timeline_figure(marks: pd.DataFrame, rows: Sequence[Row], begin: int, end: i
     """Draw [begin, end) (ns); the axis counts seconds from `origin`.
 
     marks: row (position in `rows`), start_ns, duration_ns, name, colour (key of COLORS), count, covered_ns, name_covered_ns,
-    bucket (whether it stands for several events).
+    bucket (whether it stands for several events), bottom and height (the part of the row that it fills).
     """
     figure = go.Figure()
-    for colour in [key for key in COLORS if (marks["colour"] == key).any()]:
-        figure.add_trace(_bars(marks[marks["colour"] == colour], rows, colour, end - begin, origin))
+    figure.add_traces(event_bars(marks, [row.noun for row in rows], end - begin, origin))
     figure.update_layout(barmode="overlay", bargap=0, showlegend=True)
-    styled(figure, ROW_HEIGHT * len(rows) + _TOP + _BOTTOM, margin={"l": 150, "r": 16, "t": _TOP, "b": _BOTTOM})
+    styled(figure, ROW_HEIGHT * len(rows) + _TOP + _BOTTOM, margin={"l": 130, "r": 16, "t": _TOP, "b": _BOTTOM})
     figure.update_xaxes(
         range=[(begin - origin) / 1e9, (end - origin) / 1e9],
         title_text="time since the start of the run (s)",
         exponentformat="none",
         nticks=8,
     )
-    ticks = [position for position, row in enumerate(rows) if row.label]
+    ticks = [at for at, row in enumerate(rows) if row.label and not row.title]
     figure.update_yaxes(
         range=[len(rows) - 0.5, -0.5],
         fixedrange=True,
         showgrid=False,
+        ticklabelstandoff=8,
         tickmode="array",
         tickvals=ticks,
-        ticktext=[
-            f"<b>{text.label(rows[at].label, 22)}</b>" if rows[at].title else text.label(rows[at].label, 22)
-            for at in ticks
-        ],
+        ticktext=[text.label(rows[at].label, 22) for at in ticks],
     )
+    titles = [at for at, row in enumerate(rows) if row.title]
     figure.update_layout(
         shapes=[
             {"type": "line", "xref": "paper", "x0": -0.2, "x1": 1, "y0": at - 0.5, "y1": at - 0.5, "line": {"width": 1}}
-            for at, row in enumerate(rows)
-            if row.title
-        ]
+            for at in titles
+        ],
+        annotations=[
+            {
+                "text": f"<b>{text.label(rows[at].label, 100)}</b>",
+                "xref": "paper",
+                "x": 0,
+                "xanchor": "left",
+                "y": at,
+                "yanchor": "middle",
+                "showarrow": False,
+            }
+            for at in titles
+        ],
     )
     return figure
 
 
-def _bars(marks: pd.DataFrame, rows: Sequence[Row], colour: str, view: int, origin: int) -> go.Bar:
+def event_bars(marks: pd.DataFrame, nouns: Sequence[str], view: int, origin: int) -> list[go.Bar]:
+    """The marks of a view of so many ns as bars, a trace for each colour. `nouns`: for each row, what an event is called."""
+    colours = [key for key in COLORS if (marks["colour"] == key).any()]
+    return [_bars(marks[marks["colour"] == colour], nouns, colour, view, origin) for colour in colours]
+
+
+def _bars(marks: pd.DataFrame, nouns: Sequence[str], colour: str, view: int, origin: int) -> go.Bar:
     duration = marks["duration_ns"].to_numpy()
     pixels = duration / view * _PIXELS
-    coverage = np.clip(marks["covered_ns"].to_numpy() / np.maximum(duration, 1), _FAINTEST, 1)
+    height = marks["height"].to_numpy()
+    # What a bucket covers is shown by its height or by its shade.
+    coverage = np.clip(marks["covered_ns"].to_numpy() / np.maximum(duration, 1) / height, _FAINTEST, 1)
+    middle = marks["row"].to_numpy() + _FILLED * (0.5 - marks["bottom"].to_numpy() - height / 2)
     bucket = marks["bucket"].to_numpy(dtype=bool)
     return go.Bar(
         name=LABELS[colour],
         orientation="h",
-        y=marks["row"].to_numpy(),
+        y=middle,
         base=(marks["start_ns"].to_numpy() - origin) / 1e9,
         x=np.maximum(duration, view * _THINNEST / _PIXELS) / 1e9,
-        width=0.82,
+        width=_FILLED * height,
         marker={
             "color": COLORS[colour],
             "opacity": np.where(bucket, coverage, 1.0),
             "line": {"width": np.where(bucket | (pixels < 4), 0.0, 0.6)},
         },
         text=[
-            "" if is_bucket or width < 4 * _LETTER else text.label(name, int(width / _LETTER))
+            "" if is_bucket else _inside(name, int(width / _LETTER))
             for name, width, is_bucket in zip(marks["name"], pixels, bucket, strict=True)
         ],
         textposition="inside",
@@ -96,18 +117,23 @@ def _bars(marks: pd.DataFrame, rows: Sequence[Row], colour: str, view: int, orig
         textangle=0,
         constraintext="none",
         insidetextfont={"color": "white", "size": 11},
-        hovertext=[_hover(mark, rows, origin) for mark in marks.itertuples()],
+        hovertext=[_hover(mark, nouns, origin) for mark in marks.itertuples()],
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-def _hover(mark: tuple[object, ...], rows: Sequence[Row], origin: int) -> str:
+def _inside(name: str, letters: int) -> str:
+    """A name inside a bar with room for so many letters; nothing where the rest would not tell what it is."""
+    return text.label(name, letters) if letters >= min(len(name), _FEWEST) and letters > 2 else ""
+
+
+def _hover(mark: tuple[object, ...], nouns: Sequence[str], origin: int) -> str:
     at = f"at {(mark.start_ns - origin) / 1e9:,.6f} s"
     name = text.label(mark.name, 100)
     if not mark.bucket:
         return f"<b>{name}</b><br>{text.duration(mark.duration_ns)} · {at}"
     covered, most = mark.covered_ns / mark.duration_ns, mark.name_covered_ns / mark.covered_ns
     return (
-        f"<b>{text.number(mark.count)} × {rows[mark.row].noun}</b> within {text.duration(mark.duration_ns)} {at}<br>"
+        f"<b>{text.number(mark.count)} × {nouns[mark.row]}</b> within {text.duration(mark.duration_ns)} {at}<br>"
         f"cover {text.percent(covered)} of it, {text.percent(most)} of that {name}"
     )

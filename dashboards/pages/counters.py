@@ -9,13 +9,14 @@ from dash import Dash, Input, Output, State, ctx, dcc, no_update
 from dash.development.base_component import Component
 
 from tracekit.dashboards.figures import text
-from tracekit.dashboards.figures.base import CONFIG
+from tracekit.dashboards.figures.base import CONFIG, EMPTY
 from tracekit.dashboards.figures.counters import Panel, counters_figure
 from tracekit.dashboards.library import Library, OpenRun
 from tracekit.dashboards.pages.lanes import marks_of
 from tracekit.dashboards.pages.page import Page, View, nothing, page, the_run
 from tracekit.dashboards.pages.time_range import Range, as_range, buttons, clicks, next_view
 from tracekit.dashboards.queries import MACHINE, counter_names, counter_series, described, process_labels
+from tracekit.run.counter_names import Counter
 
 # Shown at first, of those that there are: what decides between "the CPUs are busy" and "the CPUs are fought over".
 _AT_FIRST = (
@@ -58,7 +59,7 @@ def render(view: View) -> Component:
                 dcc.Store(id="counters-run", data={"run": run.name, "query": dict(view.query)}),
                 dcc.Store(id="counters-range"),
                 dcc.Loading(
-                    dcc.Graph(id="counters", figure={"layout": {"height": 400}}, config=CONFIG),
+                    dcc.Graph(id="counters", figure=EMPTY, config=CONFIG),
                     type="dot",
                     delay_show=400,
                     overlay_style={"visibility": "visible", "opacity": 0.5},
@@ -117,7 +118,7 @@ def _panel(run: OpenRun, name: str, sources: str, labels: Mapping[int, str], sho
     """One counter, at most `_LINES` processes: those with the highest mean."""
     series = counter_series(run.run, name, list(labels), *shown, _BINS)
     counter = described(name)
-    factor, unit = _UNITS[counter.unit if not counter.level else f"level {counter.unit}"]
+    factor, unit = _unit(counter)
     highest = sorted(series, key=lambda process: -pd.Series(series[process][1]).mean())[:_LINES]
     lines = {
         labels.get(process, str(process)): (series[process][0], series[process][1] * factor) for process in highest
@@ -127,18 +128,19 @@ def _panel(run: OpenRun, name: str, sources: str, labels: Mapping[int, str], sho
     return Panel(f"{name}{meaning} ({sources}{left_out})", unit, lines)
 
 
-# Unit of a counter -> factor to what is drawn, and its name. Increases are rates per ns: time per time is in seconds a
-# second, which for CPU time is the number of CPUs.
-_UNITS = {
-    "ns": (1.0, "s / s"),
-    "bytes": (1e9, "B/s"),
-    "count": (1e9, "1/s"),
-    "percent": (1e9, "%/s"),
-    "level ns": (1e-9, "s"),
-    "level bytes": (1.0, "B"),
-    "level count": (1.0, ""),
-    "level percent": (1.0, "%"),
-}
+def _unit(counter: Counter) -> tuple[float, str]:
+    """The factor from a value of `counter_series` to what is drawn, and the unit of that."""
+    if counter.level:
+        return _LEVELS.get(counter.unit, (1.0, ""))
+    if counter.unit == "ns" and counter.name.endswith(_ON_A_CPU):
+        return 1.0, "CPUs"
+    return _INCREASES[counter.unit]
+
+
+# Increases are rates per ns: time per time is in seconds a second, which for time on a CPU is a number of CPUs.
+_INCREASES = {"ns": (1.0, "s / s"), "bytes": (1e9, "B / s"), "count": (1e9, "1 / s"), "percent": (1e9, "% / s")}
+_LEVELS = {"ns": (1e-9, "s"), "bytes": (1.0, "B"), "percent": (1.0, "%")}
+_ON_A_CPU = ("cpu_ns", "clock_ns", "user_ns", "system_ns", "cpu_busy_ns", "steal_ns")
 
 
 def _loop(run: OpenRun, shown: tuple[int, int]) -> pd.DataFrame:
@@ -147,7 +149,7 @@ def _loop(run: OpenRun, shown: tuple[int, int]) -> pd.DataFrame:
     place = {
         number: ["step", "phase"].index(lane.kind)
         for number, lane in enumerate(index.lanes)
-        if lane.key.process == steps.main and lane.kind in ("step", "phase") and lane.key.depth == 0
+        if lane.key.process == steps.main and (lane.kind == "phase" or (lane.kind == "step" and lane.key.depth == 0))
     }
     return marks_of(index, steps, index.view(*shown, list(place), _STEP_MARKS), place)
 

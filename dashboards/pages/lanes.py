@@ -33,13 +33,10 @@ def rows_of(
         lane = index.lanes[number]
         if before is None or before.key.process != lane.key.process:
             rows.append(Row(labels.get(lane.key.process, f"process {lane.key.process}"), title=True))
-        first = before is None or (before.key.process, before.key.kind, before.key.thread) != (
-            lane.key.process,
-            lane.key.kind,
-            lane.key.thread,
-        )
-        place[number] = len(rows)
-        rows.append(Row(_label(lane, steps) if first else "", _WORDS[lane.kind][1]))
+        if before is None or before.key.row != lane.key.row:
+            first = before is None or before.key.row[:3] != lane.key.row[:3]
+            rows.append(Row(_label(lane, steps) if first else "", _WORDS[lane.kind][1]))
+        place[number] = len(rows) - 1
         before = lane
     return rows, place
 
@@ -67,4 +64,15 @@ def marks_of(index: Index, steps: Steps, view: pd.DataFrame, place: Mapping[int,
             mine = (marks["lane"] == number) & ~marks["bucket"]
             numbers = steps.of(index.lanes[number].key.process).sort_values("start_ns")["step"].to_numpy()
             marks.loc[mine, "name"] = [f"step {numbers[at]}" for at in marks.loc[mine, "position"]]
+    return _stacked(marks, [number for number in place if index.lanes[number].kind == "phase"])
+
+
+def _stacked(marks: pd.DataFrame, lanes: Sequence[int]) -> pd.DataFrame:
+    """Adds `bottom` and `height`, parts of the row: buckets of the lanes that share a row are put on each other, each as
+    high as the part of the bucket that it covers."""
+    marks = marks.assign(bottom=0.0, height=1.0)
+    parts = marks["lane"].isin(lanes) & marks["bucket"]
+    height = marks.loc[parts, "covered_ns"] / marks.loc[parts, "duration_ns"]
+    top = height.groupby([marks.loc[parts, "row"], marks.loc[parts, "start_ns"]]).cumsum()
+    marks.loc[parts, "bottom"], marks.loc[parts, "height"] = top - height, height
     return marks

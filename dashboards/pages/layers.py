@@ -13,15 +13,14 @@ _CHARTED = 15
 
 _COLUMNS = [
     Column("layer", "layer"),
-    Column("direction", "direction", width=110),
-    Column("ns_per_step", "time per step", "duration", 125, "median over the steps in which the layer was recorded"),
-    Column("share", "share of step", "share", 130, "of the median step; layers inside a layer count in both"),
-    Column("self_ns", "own time", "duration", 110, "outside the layers that it calls, per step"),
-    Column("mean_ns", "mean call", "duration", 110),
-    Column("calls_per_step", "calls per step", "number", 125),
-    Column("depth", "depth", "number", 80, "0: the outermost module"),
-    Column("steps", "steps seen", "number", 110, "steps in which it was recorded: the governor leaves out some"),
-    Column("calls", "calls seen", "number", 105),
+    Column("direction", "direction", width=105),
+    Column("ns_per_step", "time per step", "duration", 120, "median over the steps in which the layer was recorded"),
+    Column("share", "of a step", "share", 120, "of the median step; layers inside a layer count in both"),
+    Column("self_ns", "own time", "duration", 95, "outside the layers that it calls, per step"),
+    Column("mean_ns", "mean call", "duration", 95),
+    Column("calls_per_step", "calls / step", "number", 105),
+    Column("depth", "depth", "number", 70, "0: the outermost module"),
+    Column("steps", "steps seen", "number", 100, "steps in which it was recorded: the governor leaves out some"),
 ]
 
 
@@ -44,7 +43,7 @@ def _own_time(layers: pd.DataFrame) -> go.Figure:
     own = layers.pivot_table(index="layer", columns="direction", values="self_ns", aggfunc="sum").fillna(0.0)
     top = own.loc[own.sum(axis=1).sort_values(ascending=False).index[:_CHARTED]]
     parts = [Part(way, PHASE_COLORS[way], top[way].tolist()) for way in ("forward", "backward") if way in top]
-    return ranking_figure(top.index.tolist(), parts, "own time per step (ms)")
+    return ranking_figure(top.index.tolist(), parts, "own time per step")
 
 
 LAYERS = Page("layers", "Layers", render)

@@ -65,7 +65,7 @@ def _own_time(operators: Sequence[OperatorSummary]) -> go.Figure:
         )
         for key in dict.fromkeys(keys)
     ]
-    return ranking_figure([each.name for each in operators], parts, "own time (ms)")
+    return ranking_figure([each.name for each in operators], parts, "own time")
 
 
 OPERATORS = Page("operators", "Operators", render)

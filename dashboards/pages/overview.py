@@ -19,7 +19,6 @@ from tracekit.dashboards.pages.page import Page, View, copyable, graph, nothing,
 from tracekit.dashboards.queries import process_labels
 from tracekit.run.manifest import Manifest, Missing
 
-
 # How steps were found, in the words of analysis.steps.
 _RULES = {
     "explicit": "marked by the program",
@@ -87,7 +86,7 @@ def _figures(run: OpenRun) -> Component:
         ("90 % of steps within", _milliseconds(steps.p90_ms), ""),
         ("Run time", _run_time(manifests), _end(manifests)),
         ("Processes", text.number(len(run.processes())), f"on {len(manifests)} hosts" if len(manifests) > 1 else ""),
-        ("Cost of recording", text.percent(overhead.total), f"of the run, budget {text.percent(overhead.budget)}"),
+        ("Cost of recording", text.percent(overhead.total), f"budget {text.percent(overhead.budget)}"),
     ]
     return dmc.SimpleGrid([_tile(*tile) for tile in tiles], cols=6, spacing="sm")
 
@@ -130,36 +129,35 @@ def _phases(steps: StepSummary) -> Component:
         radius="sm",
     )
     legend = [
-        dmc.Group(
+        dmc.Stack(
             [
-                html.Div([swatch(PHASE_COLORS.get(phase.name, PHASE_COLORS["other"])), phase.name]),
-                dmc.Text(text.percent(phase.share), fw=600, size="sm"),
-                dmc.Text(f"≈ {text.duration(phase.share * median)}", size="sm", c="dimmed"),
+                dmc.Text([swatch(PHASE_COLORS.get(phase.name, PHASE_COLORS["other"])), phase.name], size="sm"),
+                dmc.Text([html.B(text.percent(phase.share)), f" ≈ {text.duration(phase.share * median)}"], size="sm"),
             ],
-            gap="xs",
+            gap=0,
         )
         for phase in phases
     ]
-    return dmc.Stack([bar, dmc.Group(legend, gap="xl")], gap="sm")
+    return dmc.Stack([bar, dmc.SimpleGrid(legend, cols=6, spacing="sm")], gap="sm")
 
 
 def _findings(report: Report) -> list[Component]:
-    return [_finding(each) for each in report.findings] or [nothing("Nothing stands out.")]
+    shown = [_finding(each) for each in report.findings if each.id != "recording.missing"]  # has a section of its own
+    return shown or [nothing("Nothing stands out.")]
 
 
 def _finding(finding: Finding) -> Component:
+    """What was found; a click shows the evidence."""
     evidence = [
         html.Tr([html.Td(text.one_line(name.replace("_", " "))), html.Td(_shown(value))])
         for name, value in finding.evidence.items()
         if not isinstance(value, dict | list)  # what is ranked or counted has a page of its own
     ]
-    return dmc.Stack(
-        [
-            dmc.Text(text.one_line(finding.title, 300), size="sm", fw=500),
-            dmc.Table(html.Tbody(evidence), className="facts", fz="xs", verticalSpacing=2, c="dimmed"),
-        ],
-        gap=2,
-    )
+    title = text.one_line(finding.title, 300)
+    if not evidence:
+        return dmc.Text(title, size="sm", className="finding")
+    table = dmc.Table(html.Tbody(evidence), className="facts", fz="xs", verticalSpacing=2, c="dimmed")
+    return html.Details([html.Summary(title), table], className="finding")
 
 
 def _shown(value: object) -> str:
@@ -198,7 +196,7 @@ def _facts(run: OpenRun) -> Component:
     started = datetime.fromtimestamp(manifest.started_ns / 1e9, UTC).astimezone()
     facts: list[tuple[str, object]] = [
         ("command", copyable(shlex.join(manifest.command))),
-        ("directory", text.one_line(manifest.directory, 200)),
+        ("directory", text.one_line(manifest.directory, 200) or "–"),
         ("condition", text.one_line(manifest.condition)),
         ("settings", _shown(manifest.settings) if manifest.settings else "none"),
         ("started", f"{started:%Y-%m-%d %H:%M:%S %Z}"),

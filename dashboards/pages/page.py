@@ -64,7 +64,7 @@ def section(title: str, *children: Component | None, note: str = "") -> Componen
 
 def nothing(why: str) -> Component:
     """In place of content that there is none of: says why."""
-    return dmc.Text(why, c="dimmed", size="sm", py="md")
+    return dmc.Text(why, c="dimmed", size="sm", py=4)
 
 
 def failure(title: str, message: str) -> Component:
@@ -113,7 +113,7 @@ def table(
         rowData=rows[:ROWS],
         defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
         dashGridOptions={
-            "theme": {"function": "tracekitTheme(theme)"},
+            "theme": {"function": "tracekitTheme(themeQuartz)"},
             "rowHeight": 34,
             "headerHeight": 36,
             "tooltipShowDelay": 300,

@@ -12,13 +12,12 @@ from tracekit.dashboards.pages.page import Cell, Column, Page, View, page, table
 
 _COLUMNS = [
     Column("name", "run"),
-    Column("started", "started", "moment", 150),
-    Column("duration", "duration", "duration", 110),
+    Column("started", "started", "moment", 135),
+    Column("duration", "duration", "duration", 95),
     Column("command", "command"),
-    Column("condition", "condition", width=130),
-    Column("end", "ended", width=170),
-    Column("overhead", "overhead", "share", 110, "what recording cost, as tracekit estimates it, of the run's time"),
-    Column("hosts", "hosts", "number", 80),
+    Column("condition", "condition", width=115),
+    Column("end", "ended", width=140),
+    Column("overhead", "overhead", "share", 100, "what recording cost, as tracekit estimates it, of the run's time"),
 ]
 
 
@@ -61,7 +60,6 @@ def _row(entry: Entry) -> dict[str, Cell]:
         "condition": text.one_line(first.condition),
         "end": how_it_ended(entry),
         "overhead": max(manifest.overhead.total for manifest in entry.manifests),
-        "hosts": len(entry.manifests),
     }
 
 

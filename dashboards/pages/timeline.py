@@ -8,7 +8,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, no_update
 from dash.development.base_component import Component
 
 from tracekit.dashboards.figures import text
-from tracekit.dashboards.figures.base import CONFIG
+from tracekit.dashboards.figures.base import CONFIG, EMPTY
 from tracekit.dashboards.figures.timeline import timeline_figure
 from tracekit.dashboards.index import MARKS, Index
 from tracekit.dashboards.library import Library, OpenRun
@@ -43,7 +43,7 @@ def render(view: View) -> Component:
                 dcc.Store(id="timeline-run", data={"run": run.name, "query": dict(view.query)}),
                 dcc.Store(id="timeline-range"),
                 dcc.Loading(
-                    dcc.Graph(id="timeline", figure={"layout": {"height": 400}}, config=CONFIG),
+                    dcc.Graph(id="timeline", figure=EMPTY, config=CONFIG),
                     type="dot",
                     delay_show=400,
                     overlay_style={"visibility": "visible", "opacity": 0.5},
