@@ -1,0 +1,44 @@
+"""Fresh processes, interleaved, and the ratio of what they print: how the recording benchmarks measure."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+PROGRAM = [sys.executable, str(Path(__file__).parent / "lstm_training.py")]
+TRACEKIT = [sys.executable, "-m", "tracekit"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of paired ratios, and its 95 % bootstrap interval."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numerators: Sequence[float], denominators: Sequence[float]) -> "Ratio":
+        ratios = np.asarray(numerators) / np.asarray(denominators)
+        resampled = np.random.default_rng(0).choice(ratios, (4000, len(ratios)))
+        low, high = np.percentile(np.median(resampled, axis=1), [2.5, 97.5])
+        return cls(float(np.median(ratios)), float(low), float(high))
+
+    def __str__(self) -> str:
+        return f"{self.median - 1:+.2%} [{self.low - 1:+.2%}, {self.high - 1:+.2%}]"
+
+
+def run_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, float]:
+    """Run a command and read the JSON object it prints last."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})})
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def progress(text: str) -> None:
+    """A line on stderr, for whoever waits."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,45 @@
+"""Used as a program's `sitecustomize`: breaks the collector named in PLANTED_FAULT, "<collector>:install" or ":event"."""
+
+import os
+
+import wrapt
+
+collector, _, when = os.environ["PLANTED_FAULT"].partition(":")
+
+
+def boom(*args, **kwargs):
+    raise RuntimeError("planted")
+
+
+class BrokenSpool:
+    """Names can be interned, but nothing can be written."""
+
+    def __init__(self, spool):
+        self.intern = spool.intern
+        self.write = boom
+
+
+class BrokenAgent:
+    """The agent as this collector sees it: every record and every description fails."""
+
+    def __init__(self, agent):
+        self.agent = agent
+        self.spool = BrokenSpool(agent.spool)
+        self.describe = boom
+
+    def __getattr__(self, name):
+        return getattr(self.agent, name)
+
+
+def plant(module):
+    kind = getattr(module, collector.capitalize())
+    if collector == "counters":
+        setattr(kind, "__init__" if when == "install" else "sample", boom)
+    elif when == "install":
+        kind.install = boom
+    else:
+        install = kind.install
+        kind.install = lambda self, agent: install(self, BrokenAgent(agent))
+
+
+wrapt.register_post_import_hook(plant, f"tracekit.collectors.{collector}")

@@ -1,0 +1,155 @@
+"""Programs and places that make recording hard: nothing of it may reach the program."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, plain, record
+
+from tracekit.analysis.steps import find_steps
+from tracekit.run.reader import open_run
+
+HOSTILE = [sys.executable, str(PROGRAMS / "hostile.py")]
+LOOP = [sys.executable, str(PROGRAMS / "optimizer_loop.py")]
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "steps"),
+    [("chdir", 0, [10]), ("closes", 0, [10]), ("forks", 0, [10]), ("execs", 0, [8, 10]), ("exits", 5, [10]), ("raises", 1, [10])],
+)
+def test_awkward_program_runs_as_without_us(what: str, code: int, steps: list[int], tmp_path: Path) -> None:
+    without = plain([*HOSTILE, what])
+    recorded = record([*HOSTILE, what], tmp_path / "run")
+
+    assert without.returncode == recorded.code == code
+    assert recorded.out == without.stdout
+    assert recorded.err == without.stderr
+    found = find_steps(recorded.run)
+    assert [len(found.of(process)) for process in sorted(found.rule) if len(found.of(process))] == steps
+
+
+def test_forked_child_keeps_its_own_evidence(tmp_path: Path) -> None:
+    run = record([*HOSTILE, "forks"], tmp_path / "run").run
+
+    rows = run.sql("SELECT process, count(*) AS steps FROM spans WHERE name = 'optimizer' GROUP BY process ORDER BY process")
+    assert list(rows["steps"]) == [10, 3]
+    assert list(run.sql("SELECT parent FROM processes ORDER BY process")["parent"]) == [-1, 0]
+
+
+def test_saved_model_is_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing of tracekit is stored in the user's modules: not in a pickle either."""
+    files = [tmp_path / folder / "model.pt" for folder in ("plain", "recorded")]
+    for file in files:
+        file.parent.mkdir()
+    plain([*HOSTILE, "pickles", str(files[0])])
+    record([*HOSTILE, "pickles", str(files[1])], tmp_path / "run")
+
+    assert b"tracekit" not in files[1].read_bytes()
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_hostile_names_survive_the_way(tmp_path: Path) -> None:
+    run = record([*HOSTILE, "none"], tmp_path / "run").run
+
+    names = set(run.sql("SELECT DISTINCT name FROM spans WHERE kind = 'layer'")["name"])
+    assert {"line\nbreak", "100 %s", "\"quote'", "<img src=x onerror=alert(1)>", "über 你好"} <= names
+
+
+def test_own_sitecustomize_is_started_and_its_output_kept(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import builtins\nbuiltins.from_site = 'hello from site'\n")
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(site)}
+    script = "import torch, sys; print(from_site, sys.modules['sitecustomize'].__file__, [p for p in sys.path if 'bootstrap' in p])"
+
+    arguments = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", script]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=120)
+
+    assert done.stdout == f"hello from site {site}/sitecustomize.py []\n", done.stderr
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-IB"])
+def test_python_that_cannot_be_reached_is_named(flag: str, tmp_path: Path) -> None:
+    recorded = record([sys.executable, flag, "-c", "print('ran')"], tmp_path / "run")
+
+    assert (recorded.code, recorded.out) == (0, "ran\n")
+    assert any(flag in note.why for note in recorded.run.missing)
+
+
+def test_two_recordings_cannot_share_a_folder(tmp_path: Path) -> None:
+    first = record(["true"], tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in first.path.rglob("*")}
+
+    second = record(["sh", "-c", "echo ran"], tmp_path / "run")
+
+    assert (second.code, second.out) == (2, "")
+    assert "--force" in second.err and len(second.err.splitlines()) == 1
+    assert before == {path: path.stat().st_mtime_ns for path in first.path.rglob("*")}
+
+
+def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "thesis.txt").write_text("years of work")
+
+    refused = record(["true"], tmp_path / "data", "--force")
+    record(["true"], tmp_path / "run")
+    replaced = record(["sh", "-c", "exit 6"], tmp_path / "run", "--force")
+
+    assert refused.code == 2 and (tmp_path / "data" / "thesis.txt").exists()
+    assert replaced.code == 6 == replaced.run.manifest.exit_code
+
+
+def test_output_that_cannot_be_written_does_not_stop_the_program(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+
+    done = plain([*TRACEKIT, "record", "-o", str(tmp_path / "file" / "run"), "--", "sh", "-c", "echo ran; exit 3"])
+
+    assert (done.returncode, done.stdout) == (3, "ran\n")
+    assert "unrecorded" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("full", ["output", "spool"])
+def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
+    """GIVEN a disk of 300 KB for the run or for the spool WHEN it fills THEN the program ends as ever and the loss is said."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("this machine does not let us mount")
+    try:
+        output = small / "run" if full == "output" else tmp_path / "run"
+        environment = {**ENVIRONMENT, "TMPDIR": str(small) if full == "spool" else str(tmp_path)}
+        arguments = [*TRACEKIT, "record", "-o", str(output), "--profile", "full", "--", *LOOP]
+        done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=120)
+        without = plain(LOOP)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+    assert (done.returncode, done.stdout) == (0, without.stdout)
+    assert "LOST" in done.stderr or "records" in done.stderr or "not captured" in done.stderr
+
+
+@pytest.mark.parametrize("collector", ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters"])
+@pytest.mark.parametrize("when", ["install", "event"])
+def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp_path: Path) -> None:
+    """GIVEN a fault planted in a collector, as it starts or in all it does, THEN the program ends as ever and it is named."""
+    program = [sys.executable, str(PROGRAMS / ("ddp.py" if collector == "collectives" else "loader.py"))]
+    if collector == "collectives":
+        program[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    else:
+        program.append("none")
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    shutil.copy(Path(__file__).parent / "planted_faults.py", plugin / "sitecustomize.py")
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(plugin), "PLANTED_FAULT": f"{collector}:{when}"}
+
+    arguments = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", *program]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=120)
+    without = plain(program)
+
+    assert (done.returncode, done.stdout) == (without.returncode, without.stdout), done.stderr
+    notes = [note for note in open_run(tmp_path / "run").missing if "planted" in note.why]
+    assert notes and all(collector in note.what for note in notes)
