@@ -1,6 +1,5 @@
 """The Dash app: a frame with navigation, and one callback that turns a URL into a page."""
 
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 import dash_mantine_components as dmc
@@ -11,9 +10,6 @@ from tracekit.dashboards.library import Library, OpenRun
 from tracekit.dashboards.pages.page import Page, View, failure
 from tracekit.dashboards.pages.registry import PAGES
 from tracekit.errors import TracekitError
-
-if TYPE_CHECKING:
-    from flask import Flask
 
 _THEME = {
     "primaryColor": "blue",
@@ -29,7 +25,7 @@ def build_app(library: Library, prefix: str) -> Dash:
     app = Dash(
         __name__,
         title="tracekit",
-        update_title=None,
+        update_title="",
         assets_folder="assets",
         requests_pathname_prefix=prefix,
         routes_pathname_prefix="/",
@@ -57,15 +53,17 @@ def build_app(library: Library, prefix: str) -> Dash:
 
 def content_policy(app: Dash) -> str:
     """The Content-Security-Policy: scripts of this server and Dash's own inline ones, and nothing from elsewhere."""
-    app.index()  # collects the inline scripts
+    app.index()  # type: ignore[no-untyped-call]  # collects the inline scripts
     scripts = " ".join(f"'{each}'" if not each.startswith("'") else each for each in app.csp_hashes())
     return (
-        f"default-src 'self'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
-        " font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'self'"
+        f"default-src 'self'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+        " blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; form-action 'self'"
     )
 
 
-def show(library: Library, prefix: str, pathname: str, search: str) -> tuple[list[Component], Component, Component]:
+def show(
+    library: Library, prefix: str, pathname: str, search: str
+) -> tuple[list[Component], Component | str, Component]:
     """Navigation, the name of the run, and the page for a URL. What goes wrong in opening a run is said on the page."""
     path = pathname.removeprefix(prefix).strip("/")
     query = dict(parse_qsl(search.removeprefix("?")))
@@ -94,7 +92,7 @@ def _links(prefix: str, chosen: Page | None, run: str | None) -> list[Component]
     ]
 
 
-def _run_name(run: OpenRun | None) -> Component:
+def _run_name(run: OpenRun | None) -> Component | str:
     if run is None:
         return ""
     badge = dmc.Badge(run.run.manifest.condition, variant="light", size="sm", tt="none", maw=220)
@@ -130,7 +128,7 @@ def _frame(prefix: str) -> Component:
                     type="dot",
                     delay_show=300,
                     overlay_style={"visibility": "visible", "opacity": 0.4},
-                    target_components={"page": "children"},
+                    target_components={"page": "children"},  # type: ignore[arg-type]  # Dash types it as without keys
                 )
             ),
         ],
@@ -139,8 +137,3 @@ def _frame(prefix: str) -> Component:
         padding="lg",
     )
     return dmc.MantineProvider(shell, theme=_THEME, defaultColorScheme="auto")
-
-
-def flask_server(app: Dash) -> "Flask":
-    """The WSGI application inside the Dash app."""
-    return app.server

@@ -19,8 +19,8 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Guard:
-    """WSGI middleware. Lets through `<base path>/<token>/…` and hands the rest of the path on; the base path may have been
-    taken off by a proxy already. `policy` is the Content-Security-Policy of every answer."""
+    """WSGI middleware. Lets through `<base path>/<token>/…` and hands the rest of the path on; the base path may have
+    been taken off by a proxy already. `policy` is the Content-Security-Policy of every answer."""
 
     def __init__(
         self, application: "WSGIApplication", token: str, hosts: frozenset[str], base_path: str = "", policy: str = ""

@@ -101,8 +101,8 @@ class Index:
         """What to draw of [begin, end) in some lanes (positions in `lanes`): at most `marks` rows of data, and no more
         than pixels for one row of the timeline. A row with few events in view shows them, another its buckets.
 
-        Columns: lane (position in `lanes`), start_ns, duration_ns, name (id), count (events that start in it), covered_ns,
-        name_covered_ns, position (of an event in its lane, -1 for a bucket).
+        Columns: lane (position in `lanes`), start_ns, duration_ns, name (id), count (events that start in it),
+        covered_ns, name_covered_ns, position (of an event in its lane, -1 for a bucket).
         """
         rows: dict[tuple[int, ...], list[_Seen]] = {}
         for lane in lanes:

@@ -61,7 +61,8 @@ class OpenRun:
         return self.run.name
 
     def report(self) -> Report:
-        """What is known about the run; as `tracekit analyze` left it in findings.json when nothing has changed since."""
+        """What is known about the run; as `tracekit analyze` left it in findings.json when nothing has changed
+        since."""
         return self._once.get("report", lambda: _kept_report(self.run) or analyze(self.run))
 
     def step_summary(self) -> StepSummary:

@@ -17,18 +17,19 @@ Numbers = npt.NDArray[np.float64]
 def counter_names(run: Run) -> pd.DataFrame:
     """The counters of a run: counter, sources (which rungs of the ladder, in words), processes (how many have it)."""
     return run.sql(
-        "SELECT counter, string_agg(DISTINCT source, ', ' ORDER BY source) AS sources, count(DISTINCT process) AS processes"
-        " FROM counters GROUP BY counter ORDER BY counter"
+        "SELECT counter, string_agg(DISTINCT source, ', ' ORDER BY source) AS sources,"
+        " count(DISTINCT process) AS processes FROM counters GROUP BY counter ORDER BY counter"
     )
 
 
 def counter_series(
     run: Run, counter: str, processes: Sequence[int], begin: int, end: int, bins: int
 ) -> dict[int, tuple[Numbers, Numbers]]:
-    """A counter over [begin, end) in ns, by process (and MACHINE): the middles of the bins (ns, Unix time) and a value each.
+    """A counter over [begin, end) in ns, by process (and MACHINE): the middles of the bins (ns, Unix time) and a value
+    each.
 
-    The value of a level is its mean in the bin; of an increase, its rate per ns, all threads of the process together. Bins
-    without a reading are NaN: not known is not zero.
+    The value of a level is its mean in the bin; of an increase, its rate per ns, all threads of the process together.
+    Bins without a reading are NaN: not known is not zero.
     """
     rows = run.sql(
         "SELECT process, start_ns, duration_ns, value FROM counters"
@@ -54,7 +55,8 @@ def counter_series(
 
 
 def _integral(start: Numbers, duration: Numbers, height: Numbers, edges: Numbers) -> Numbers:
-    """The area under the sum of boxes between neighbouring edges: slopes of the integral change where boxes begin and end."""
+    """The area under the sum of boxes between neighbouring edges: slopes of the integral change where boxes begin and
+    end."""
     times = np.concatenate([start, start + duration])
     order = np.argsort(times, kind="stable")
     times, slope = times[order], np.cumsum(np.concatenate([height, -height])[order])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ _NAME_LENGTH = 200
 _DEVICE = ", ".join(f"'{category}'" for category in sorted(DEVICE_CATEGORIES))
 _ON_DEVICE = f"(coalesce(category, '') IN ({_DEVICE}) OR starts_with(coalesce(category, ''), 'gpu_'))"
 
-# One query per kind of lane, in the order the lanes are drawn. Each gives process, thread, start_ns, duration_ns, name and
-# category; for "gpu", `thread` holds the stream, with STREAMS of them to a device.
+# One query per kind of lane, in the order the lanes are drawn. Each gives process, thread, start_ns, duration_ns, name
+# and category; for "gpu", `thread` holds the stream, with STREAMS of them to a device.
 STREAMS = 1_000_000
 SOURCES = {
     "range": """
@@ -31,7 +32,8 @@ SOURCES = {
     "layer": """
         SELECT process, thread, start_ns, duration_ns, name, direction AS category FROM spans WHERE kind = 'layer'""",
     "fetch": """
-        SELECT process, thread, start_ns, duration_ns, name, 'loading wait' AS category FROM spans WHERE kind = 'fetch'""",
+        SELECT process, thread, start_ns, duration_ns, name, 'loading wait' AS category FROM spans WHERE kind =
+        'fetch'""",
     "collective": """
         SELECT process, thread, start_ns, duration_ns, op AS name, 'communication' AS category FROM collectives""",
     "operator": f"""
@@ -108,8 +110,8 @@ def read_portions(run: Run, steps: Steps, names: Names) -> Iterator[Portion]:
         )
         for row in extent.itertuples():
             edges = np.linspace(0, row.last + 1 - row.first, -(-row.rows // PORTION) + 1).astype(np.int64) + row.first
-            for begin, end in zip(edges[:-1], edges[1:], strict=True):
-                yield _read(run, kind, int(row.process), int(begin), int(end), names)
+            for begin, end in pairwise(edges.tolist()):
+                yield _read(run, kind, int(row.process), begin, end, names)
 
 
 def _loop_portions(steps: Steps, names: Names) -> Iterator[Portion]:

@@ -19,12 +19,12 @@ dagfuncs.duration = (ns) =>
 dagfuncs.number = (count) =>
   count == null ? UNKNOWN : Number.isInteger(count) ? count.toLocaleString("en-US") : significant(count);
 
-dagfuncs.share = (share) =>
+dagfuncs.percent = dagfuncs.share = (share) =>
   share == null ? UNKNOWN : share > 0 && share < 0.001 ? "< 0.1 %" : (share * 100).toFixed(1) + " %";
 
 // A bar behind the number, of half the cell at most: the number stays readable.
 dagfuncs.shareBar = (share) => ({
-  background: `linear-gradient(to right, var(--bar) ${50 * Math.min(share || 0, 1)}%, transparent 0)`,
+  background: `linear-gradient(to right, var(--bar) ${50 * Math.min(share || 0, 1)}%, transparent 0) no-repeat padding-box`,
 });
 
 dagfuncs.moment = (ns) =>

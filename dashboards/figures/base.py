@@ -4,9 +4,10 @@ the light and the dark scheme."""
 from collections.abc import Mapping
 
 import plotly.graph_objects as go
+from dash import dcc
 
 # Plotly's own settings of a figure in the page: no logo, no upload, only the buttons that do something here.
-CONFIG = {
+CONFIG: dcc.Graph.Config = {
     "displaylogo": False,
     "responsive": True,
     "doubleClick": "autosize",

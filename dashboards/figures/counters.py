@@ -30,7 +30,8 @@ class Panel:
 
 
 def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, end: int, origin: int) -> go.Figure:
-    """Panels below each other on one time axis, in seconds from `origin`; on top the steps and phases of the main process.
+    """Panels below each other on one time axis, in seconds from `origin`; on top the steps and phases of the main
+    process.
 
     steps: marks as of `timeline_figure`, row 0 the steps and row 1 the phases.
     """
@@ -51,6 +52,7 @@ def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, en
     for row, panel in enumerate(panels, 2):
         # "500m" reads as 500 million: prefixes for what is large only.
         large = any(np.nanmax(values, initial=0.0) >= 1000 for _, values in panel.lines.values())
+        shown_as = "~s" if large else "~g"
         for name, (times, values) in panel.lines.items():
             figure.add_trace(
                 go.Scatter(
@@ -61,13 +63,13 @@ def counters_figure(panels: Sequence[Panel], steps: pd.DataFrame, begin: int, en
                     name=text.label(name, 40),
                     legendgroup=name,
                     showlegend=name not in shown,
-                    hovertemplate=f"%{{y:.3~{'s' if large else 'g'}}} {panel.unit} · {text.label(name, 40)}<extra></extra>",
+                    hovertext=text.label(name, 40),
+                    hovertemplate=f"%{{y:.3{shown_as}}} {panel.unit} · %{{hovertext}}<extra></extra>",
                 ),
                 row=row,
                 col=1,
             )
             shown.add(name)
-        shown_as = "~s" if large else "~g"
         figure.update_yaxes(title_text=panel.unit, rangemode="tozero", nticks=4, tickformat=shown_as, row=row, col=1)
         figure.add_annotation(
             text=f"<b>{text.label(panel.title, 110)}</b>",

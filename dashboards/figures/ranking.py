@@ -22,7 +22,9 @@ class Part:
 
 def ranking_figure(names: Sequence[str], parts: Sequence[Part], axis: str) -> go.Figure:
     """A bar for each name, the first on top, made of the parts one after another. `axis` says what is measured."""
-    size, unit = text.time_unit(max((sum(values) for values in zip(*(part.values_ns for part in parts), strict=True)), default=0))
+    size, unit = text.time_unit(
+        max((sum(values) for values in zip(*(part.values_ns for part in parts), strict=True)), default=0)
+    )
     figure = go.Figure()
     positions = list(range(len(names)))
     for part in parts:

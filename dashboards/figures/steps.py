@@ -1,5 +1,7 @@
 """Steps over time, and where their time goes."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,7 +18,8 @@ _GROUPS = 120
 
 
 def steps_figure(steps: pd.DataFrame, origin: int) -> go.Figure:
-    """How long each step took. steps: process, step, start_ns, duration_ns; the axis counts seconds from `origin` (ns)."""
+    """How long each step took. steps: process, step, start_ns, duration_ns; the axis counts seconds from `origin`
+    (ns)."""
     figure = go.Figure()
     size, unit = text.time_unit(float(steps["duration_ns"].median()) if len(steps) else 1e6)
     processes = steps["process"].unique()
@@ -30,7 +33,10 @@ def steps_figure(steps: pd.DataFrame, origin: int) -> go.Figure:
                 y=shown["duration_ns"].to_numpy() / size,
                 mode="markers",
                 marker={"size": 4, "color": ACCENT, "opacity": max(0.25, 0.7 / len(processes) ** 0.5)},
-                hovertext=[_hover(row, origin) for row in shown.itertuples()],
+                hovertext=[
+                    _hover(_Step(*values), origin)
+                    for values in zip(*(shown[field].tolist() for field in _Step._fields), strict=True)
+                ],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
@@ -86,6 +92,13 @@ def thinned(rows: pd.DataFrame, x: str, y: str, points: int = POINTS) -> pd.Data
     return rows.iloc[chosen]
 
 
-def _hover(row: tuple[object, ...], origin: int) -> str:
-    at = (row.start_ns - origin) / 1e9
-    return f"<b>step {row.step}</b>, process {row.process}<br>{text.duration(row.duration_ns)} · at {at:,.3f} s"
+class _Step(NamedTuple):
+    process: int
+    step: int
+    start_ns: int
+    duration_ns: int
+
+
+def _hover(step: _Step, origin: int) -> str:
+    at = (step.start_ns - origin) / 1e9
+    return f"<b>step {step.step}</b>, process {step.process}<br>{text.duration(step.duration_ns)} · at {at:,.3f} s"

@@ -2,9 +2,9 @@
 
 import html
 import unicodedata
+from functools import lru_cache
 
 _NS = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")]
-_BYTES = [(1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"), (1, "B")]
 _COUNTS = [(1e9, " G"), (1e6, " M"), (1e3, " k")]
 
 
@@ -29,12 +29,6 @@ def long_duration(ns: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def size(count: float) -> str:
-    """Bytes in binary units: `12.3 MiB`."""
-    step, unit = next((step for step in _BYTES if abs(count) >= step[0]), _BYTES[-1])
-    return f"{significant(count / step)} {unit}"
-
-
 def number(count: float) -> str:
     """A count: whole below ten thousand, else three significant digits: `9,812`, `12.3 M`."""
     if abs(count) < 10_000:
@@ -57,6 +51,13 @@ def significant(value: float) -> str:
     return text.replace("-", "−")
 
 
+def _visible(letter: str) -> str:
+    if letter == "\n":
+        return "␊"
+    return "�" if unicodedata.category(letter)[0] == "C" else letter
+
+
+@lru_cache(maxsize=1 << 14)
 def one_line(name: str, length: int = 80) -> str:
     """A name with its control characters made visible and its middle cut out when it is longer than `length`."""
     shown = "".join(

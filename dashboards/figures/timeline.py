@@ -1,7 +1,8 @@
 """The timeline: rows of events, or of buckets of events, over time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,18 @@ _FAINTEST = 0.15
 _FILLED = 0.82
 
 
+# Plain values as plotly.js takes them: plotly's own classes would check each of thousands of values, which takes longer
+# than all the rest.
+Trace = dict[str, object]
+
+
+class PlainFigure(TypedDict):
+    """A figure as plotly.js takes it."""
+
+    data: list[Trace]
+    layout: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of the timeline. `title` heads a process and has no events; `noun` is what one event is called."""
@@ -34,15 +47,14 @@ class Row:
     title: bool = False
 
 
-def timeline_figure(marks: pd.DataFrame, rows: Sequence[Row], begin: int, end: int, origin: int) -> go.Figure:
+def timeline_figure(marks: pd.DataFrame, rows: Sequence[Row], begin: int, end: int, origin: int) -> PlainFigure:
     """Draw [begin, end) (ns); the axis counts seconds from `origin`.
 
-    marks: row (position in `rows`), start_ns, duration_ns, name, colour (key of COLORS), count, covered_ns, name_covered_ns,
-    bucket (whether it stands for several events), bottom and height (the part of the row that it fills).
+    marks: row (position in `rows`), start_ns, duration_ns, name, colour (key of COLORS), count, covered_ns,
+    name_covered_ns, bucket (whether it stands for several events), bottom and height (the part of the row that it
+    fills).
     """
-    figure = go.Figure()
-    figure.add_traces(event_bars(marks, [row.noun for row in rows], end - begin, origin))
-    figure.update_layout(barmode="overlay", bargap=0, showlegend=True)
+    figure = go.Figure(layout={"barmode": "overlay", "bargap": 0, "showlegend": True})
     styled(figure, ROW_HEIGHT * len(rows) + _TOP + _BOTTOM, margin={"l": 130, "r": 16, "t": _TOP, "b": _BOTTOM})
     figure.update_xaxes(
         range=[(begin - origin) / 1e9, (end - origin) / 1e9],
@@ -79,16 +91,18 @@ def timeline_figure(marks: pd.DataFrame, rows: Sequence[Row], begin: int, end: i
             for at in titles
         ],
     )
-    return figure
+    bars = event_bars(marks, [row.noun for row in rows], end - begin, origin)
+    return {"data": bars, "layout": figure.to_dict()["layout"]}
 
 
-def event_bars(marks: pd.DataFrame, nouns: Sequence[str], view: int, origin: int) -> list[go.Bar]:
-    """The marks of a view of so many ns as bars, a trace for each colour. `nouns`: for each row, what an event is called."""
+def event_bars(marks: pd.DataFrame, nouns: Sequence[str], view: int, origin: int) -> list[Trace]:
+    """The marks of a view of so many ns as bars, a trace for each colour. `nouns`: for each row, what an event is
+    called."""
     colours = [key for key in COLORS if (marks["colour"] == key).any()]
     return [_bars(marks[marks["colour"] == colour], nouns, colour, view, origin) for colour in colours]
 
 
-def _bars(marks: pd.DataFrame, nouns: Sequence[str], colour: str, view: int, origin: int) -> go.Bar:
+def _bars(marks: pd.DataFrame, nouns: Sequence[str], colour: str, view: int, origin: int) -> Trace:
     duration = marks["duration_ns"].to_numpy()
     pixels = duration / view * _PIXELS
     height = marks["height"].to_numpy()
@@ -96,30 +110,31 @@ def _bars(marks: pd.DataFrame, nouns: Sequence[str], colour: str, view: int, ori
     coverage = np.clip(marks["covered_ns"].to_numpy() / np.maximum(duration, 1) / height, _FAINTEST, 1)
     middle = marks["row"].to_numpy() + _FILLED * (0.5 - marks["bottom"].to_numpy() - height / 2)
     bucket = marks["bucket"].to_numpy(dtype=bool)
-    return go.Bar(
-        name=LABELS[colour],
-        orientation="h",
-        y=middle,
-        base=(marks["start_ns"].to_numpy() - origin) / 1e9,
-        x=np.maximum(duration, view * _THINNEST / _PIXELS) / 1e9,
-        width=_FILLED * height,
-        marker={
+    return {
+        "type": "bar",
+        "name": LABELS[colour],
+        "orientation": "h",
+        "y": middle.tolist(),
+        "base": ((marks["start_ns"].to_numpy() - origin) / 1e9).tolist(),
+        "x": (np.maximum(duration, view * _THINNEST / _PIXELS) / 1e9).tolist(),
+        "width": (_FILLED * height).tolist(),
+        "marker": {
             "color": COLORS[colour],
-            "opacity": np.where(bucket, coverage, 1.0),
-            "line": {"width": np.where(bucket | (pixels < 4), 0.0, 0.6)},
+            "opacity": np.where(bucket, coverage, 1.0).round(3).tolist(),
+            "line": {"width": np.where(bucket | (pixels < 4), 0.0, 0.6).tolist()},
         },
-        text=[
+        "text": [
             "" if is_bucket else _inside(name, int(width / _LETTER))
             for name, width, is_bucket in zip(marks["name"], pixels, bucket, strict=True)
         ],
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        constraintext="none",
-        insidetextfont={"color": "white", "size": 11},
-        hovertext=[_hover(mark, nouns, origin) for mark in marks.itertuples()],
-        hovertemplate="%{hovertext}<extra></extra>",
-    )
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "constraintext": "none",
+        "insidetextfont": {"color": "white", "size": 11},
+        "hovertext": [_hover(_Mark(*values), nouns, origin) for values in _values(marks)],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
 
 
 def _inside(name: str, letters: int) -> str:
@@ -127,7 +142,23 @@ def _inside(name: str, letters: int) -> str:
     return text.label(name, letters) if letters >= min(len(name), _FEWEST) and letters > 2 else ""
 
 
-def _hover(mark: tuple[object, ...], nouns: Sequence[str], origin: int) -> str:
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    row: int
+    start_ns: int
+    duration_ns: int
+    name: str
+    count: int
+    covered_ns: int
+    name_covered_ns: int
+    bucket: bool
+
+
+def _values(marks: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    return zip(*(marks[field.name].tolist() for field in fields(_Mark)), strict=True)
+
+
+def _hover(mark: _Mark, nouns: Sequence[str], origin: int) -> str:
     at = f"at {(mark.start_ns - origin) / 1e9:,.6f} s"
     name = text.label(mark.name, 100)
     if not mark.bucket:

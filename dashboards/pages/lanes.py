@@ -68,8 +68,8 @@ def marks_of(index: Index, steps: Steps, view: pd.DataFrame, place: Mapping[int,
 
 
 def _stacked(marks: pd.DataFrame, lanes: Sequence[int]) -> pd.DataFrame:
-    """Adds `bottom` and `height`, parts of the row: buckets of the lanes that share a row are put on each other, each as
-    high as the part of the bucket that it covers."""
+    """Adds `bottom` and `height`, parts of the row: buckets of the lanes that share a row are put on each other, each
+    as high as the part of the bucket that it covers."""
     marks = marks.assign(bottom=0.0, height=1.0)
     parts = marks["lane"].isin(lanes) & marks["bucket"]
     height = marks.loc[parts, "covered_ns"] / marks.loc[parts, "duration_ns"]

@@ -194,7 +194,7 @@ def _facts(run: OpenRun) -> Component:
     manifest = run.run.manifest
     cpu, torch = manifest.cpu, manifest.torch
     started = datetime.fromtimestamp(manifest.started_ns / 1e9, UTC).astimezone()
-    facts: list[tuple[str, object]] = [
+    facts: list[tuple[str, str | Component]] = [
         ("command", copyable(shlex.join(manifest.command))),
         ("directory", text.one_line(manifest.directory, 200) or "–"),
         ("condition", text.one_line(manifest.condition)),

@@ -71,10 +71,9 @@ def failure(title: str, message: str) -> Component:
     return dmc.Alert(message, title=title, color="red", variant="light", style={"overflowWrap": "anywhere"})
 
 
-def graph(figure: go.Figure, identity: str | None = None) -> Component:
-    height = figure.layout.height
-    named = {"id": identity} if identity else {}
-    return dcc.Graph(figure=figure, config=CONFIG, style={"height": f"{height}px"}, **named)
+def graph(figure: go.Figure) -> Component:
+    """A figure that stays as it is."""
+    return dcc.Graph(figure=figure, config=CONFIG, style={"height": f"{figure.layout.height}px"})
 
 
 def swatch(color: str) -> Component:
@@ -105,7 +104,8 @@ class Column:
 def table(
     identity: str, columns: Sequence[Column], rows: list[dict[str, Cell]], height: int = 520, link: bool = False
 ) -> Component:
-    """A table that sorts and filters in the browser. Cells are shown as text, never as markup."""
+    """A table that sorts and filters in the browser. Cells are shown as text, never as markup. With `link` a click on a
+    row means something; rows are known by their "name"."""
     definitions = [_definition(column) for column in columns]
     grid = dash_ag_grid.AgGrid(
         id=identity,
@@ -121,7 +121,7 @@ def table(
             "suppressCellFocus": True,
             "domLayout": "autoHeight" if len(rows) <= 12 else "normal",
         },
-        className="grid-link" if link else "",
+        **({"getRowId": "params.data.name", "className": "grid-link"} if link else {}),
         style={"height": None if len(rows) <= 12 else f"{height}px", "width": "100%"},
     )
     if len(rows) <= ROWS:

@@ -3,7 +3,7 @@
 import shlex
 from urllib.parse import urlencode
 
-from dash import Dash, Input, Output, State, no_update
+from dash import Dash, Input, Output, no_update
 from dash.development.base_component import Component
 
 from tracekit.dashboards.figures import text
@@ -12,12 +12,12 @@ from tracekit.dashboards.pages.page import Cell, Column, Page, View, page, table
 
 _COLUMNS = [
     Column("name", "run"),
-    Column("started", "started", "moment", 135),
+    Column("started", "started", "moment", 160),
     Column("duration", "duration", "duration", 95),
     Column("command", "command"),
     Column("condition", "condition", width=115),
-    Column("end", "ended", width=140),
-    Column("overhead", "overhead", "share", 100, "what recording cost, as tracekit estimates it, of the run's time"),
+    Column("end", "ended", width=125),
+    Column("overhead", "overhead", "percent", 110, "what recording cost, as tracekit estimates it, of the run's time"),
 ]
 
 
@@ -29,21 +29,15 @@ def render(view: View) -> Component:
 def register(app: Dash, library: Library) -> None:
     prefix = app.config.requests_pathname_prefix
 
-    def follow(cell: dict[str, object] | None, rows: list[dict[str, object]]) -> tuple[object, object]:
+    def follow(cell: dict[str, object] | None) -> object:
         """To the overview of the run that was clicked."""
-        name = next((row["name"] for row in rows if cell and row["name"] == cell.get("rowId")), None)
-        if name is None:
-            return no_update, no_update
-        library.warm(str(name))
-        return f"{prefix}overview", f"?{urlencode({'run': name})}"
+        name = str(cell["rowId"]) if cell else None
+        if name not in library.names():
+            return no_update
+        library.warm(name)
+        return f"{prefix}overview?{urlencode({'run': name})}"
 
-    app.callback(
-        Output("url", "pathname"),
-        Output("url", "search"),
-        Input("runs", "cellClicked"),
-        State("runs", "rowData"),
-        prevent_initial_call=True,
-    )(follow)
+    app.callback(Output("url", "href"), Input("runs", "cellClicked"), prevent_initial_call=True)(follow)
 
 
 def _row(entry: Entry) -> dict[str, Cell]:

@@ -47,7 +47,8 @@ def after_button(name: str, now: tuple[int, int], whole: tuple[int, int]) -> tup
 def after_drag(
     change: Mapping[str, object] | None, now: tuple[int, int], whole: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """The view after what plotly reports (`relayoutData`, seconds since the start of the run); None when it is no zoom."""
+    """The view after what plotly reports (`relayoutData`, seconds since the start of the run); None when it is no
+    zoom."""
     edges: dict[str, object] = {}
     for key, value in (change or {}).items():
         if (edge := _EDGE.fullmatch(key)) is not None:
@@ -85,8 +86,8 @@ def next_view(
     asking: Mapping[str, object],
     whole: tuple[int, int],
 ) -> tuple[int, int] | None:
-    """The view after what happened on a page; None when it stays as it is. `trigger` is the id of what changed, `asking`
-    the page's `{"run": …, "query": …}`."""
+    """The view after what happened on a page; None when it stays as it is. `trigger` is the id of what changed,
+    `asking` the page's `{"run": …, "query": …}`."""
     if now is None:
         query = asking["query"]
         return asked(query if isinstance(query, dict) else {}, whole)

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import dash_mantine_components as dmc
-import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, no_update
 from dash.development.base_component import Component
 
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.base import CONFIG, EMPTY
-from tracekit.dashboards.figures.timeline import timeline_figure
+from tracekit.dashboards.figures.timeline import PlainFigure, timeline_figure
 from tracekit.dashboards.index import MARKS, Index
 from tracekit.dashboards.library import Library, OpenRun
 from tracekit.dashboards.pages.lanes import marks_of, rows_of
@@ -51,8 +50,8 @@ def render(view: View) -> Component:
             ],
             gap="xs",
         ),
-        note="Drag to zoom, Shift-drag to move, double-click for the whole run. What is too short to see is drawn as one"
-        " block, the fainter the less of it is covered.",
+        note="Drag to zoom, Shift-drag to move, double-click for the whole run. What is too short to see is drawn"
+        " as one block: the fainter, the less of it is covered.",
     )
 
 
@@ -89,7 +88,7 @@ def _update(
         return (no_update,) * 5
     chosen = [int(process) for process in processes] if processes else at_first(index)
     figure, caption = draw(run, shown, chosen)
-    style = {"height": f"{figure.layout.height}px"}
+    style = {"height": f"{figure['layout']['height']}px"}
     return figure, style, as_range(*shown), caption, no_update if processes else [str(process) for process in chosen]
 
 
@@ -105,7 +104,7 @@ def at_first(index: Index) -> list[int]:
     return chosen
 
 
-def draw(run: OpenRun, shown: tuple[int, int], processes: Sequence[int]) -> tuple[go.Figure, str]:
+def draw(run: OpenRun, shown: tuple[int, int], processes: Sequence[int]) -> tuple[PlainFigure, str]:
     """The figure of a part of a run for some processes, and a line that says what is in it."""
     index, steps = run.index(), run.steps()
     lanes = [number for number, lane in enumerate(index.lanes) if lane.key.process in processes]
