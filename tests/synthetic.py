@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -186,12 +187,12 @@ def make_run(
 
 
 def make_manifest(
-    cpus: int = 4, physical_cores: int = 4, quota: float | None = None, intra_op: int = 4, **columns: object
+    cpus: int = 4, physical_cores: int = 4, quota: float | None = None, intra_op: int = 4, **columns: Any
 ) -> Manifest:
     """A manifest of `python train.py` on a machine with so many CPUs; other keys of Manifest by name."""
     cpu = CPU(model="synthetic", logical=cpus, affinity=list(range(cpus)), physical_cores=physical_cores, quota=quota)
     torch = Torch(version="2.13.0", openmp="libgomp", intra_op=intra_op, inter_op=cpus)
-    keys: dict[str, object] = {"command": ["python", "train.py"], "cpu": cpu, "torch": torch, "tracekit": "0"}
+    keys: dict[str, Any] = {"command": ["python", "train.py"], "cpu": cpu, "torch": torch, "tracekit": "0"}
     return Manifest(**(keys | columns))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from tracekit.errors import TracekitError
 
@@ -23,7 +24,7 @@ class ConfigError(TracekitError):
 class Resolved:
     """The value of an option and where it came from."""
 
-    value: Value
+    value: Any  # what the option's `parse` returns
     source: str
 
 

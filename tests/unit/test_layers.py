@@ -45,7 +45,9 @@ def test_layers_recorded_on_some_steps_only_count_per_step(tmp_path: Path) -> No
                 else:
                     tape.gap(2)
         tape.optimizer(4)
-    cell = row(layers_of(tmp_path, tape), "cell")
+    table = layers_of(tmp_path, tape)
+    assert row(table, "Model")["self_ns"] == 0
+    cell = row(table, "cell")
     assert (cell["calls"], cell["steps"], cell["calls_per_step"]) == (6, 2, 3)
     assert (cell["mean_ns"], cell["ns_per_step"]) == (2 * MS, 6 * MS)
     assert cell["share"] == pytest.approx(0.6)
@@ -106,6 +108,19 @@ def test_a_layer_too_short_to_record_leaves_its_children_with_the_next_one_up(tm
     assert row(layers_of(tmp_path, tape), "Model")["self_ns"] == 1 * MS
 
 
+def test_a_backward_that_begins_a_moment_before_the_layer_around_it_is_part_of_it(tmp_path: Path) -> None:
+    tape = Tape()
+    for _ in range(3):
+        with tape.backward():
+            start = tape.now
+            tape.gap(10)
+            columns = {"kind": "layer", "direction": "backward"}
+            tape.add("spans", start, start + 6 * MS, name="decoder", depth=1, **columns)
+            tape.add("spans", start + 900, tape.now, name="Model", depth=0, **columns)
+        tape.optimizer(1)
+    assert row(layers_of(tmp_path, tape), "Model", "backward")["self_ns"] == 4 * MS - 900
+
+
 def test_without_steps_there_are_totals_and_nothing_per_step(tmp_path: Path) -> None:
     tape = Tape()
     tape.call("Model", 3, direction="backward")
@@ -119,6 +134,7 @@ def test_a_run_with_too_many_rows_is_read_at_some_steps(tmp_path: Path, monkeypa
     run = open_run(training_run(tmp_path / "run", steps=40))
     everything = layer_times(run, find_steps(run))
     monkeypatch.setattr(layers, "_ROWS", 50)
+    monkeypatch.setattr(layers, "_STRETCHES", 2)
     some = layer_times(run, find_steps(run))
     assert some["steps"].max() == 10
     columns = ["layer", "direction", "calls", "total_ns", "mean_ns", "ns_per_step", "self_ns"]

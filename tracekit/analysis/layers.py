@@ -11,14 +11,17 @@ import pandas as pd
 from tracekit.analysis.steps import Steps
 from tracekit.run.reader import Run
 
-# Rows read into memory at once: about 200 MB. A run with more is read at steps spread evenly over it.
-_ROWS = 4_000_000
+# Rows read into memory at once: about 0.3 GB with what is made of them. Of a run with more, so many stretches of steps
+# are read, spread evenly over it.
+_ROWS = 1_000_000
+_STRETCHES = 20
 
 _COLUMNS = {
     **dict.fromkeys(["layer", "direction"], "str"),
     **dict.fromkeys(["depth", "calls", "steps", "total_ns"], "int64"),
     **dict.fromkeys(["mean_ns", "calls_per_step", "ns_per_step", "self_ns", "share", "layer_ns_per_step"], "float64"),
 }
+_CALL = ["thread", "name", "direction", "depth", "start_ns", "duration_ns", "inner"]
 _KEY = ["name", "direction"]
 
 
@@ -83,23 +86,25 @@ def _per_step(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
 
 
 def _rows(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
-    """The layer calls of the process; of some steps, spread evenly, where all are too many."""
-    query = (
-        'SELECT thread, name, direction, depth, start_ns, duration_ns, "inner" FROM spans '
-        "WHERE kind = 'layer' AND process = ?"
-    )
-    every = -(-calls // _ROWS)
+    """The layer calls of the process, in order; where all are too many, those of some stretches of steps."""
     mine = steps.of(process)
-    if every == 1 or mine.empty:
-        return run.sql(query + f" ORDER BY start_ns LIMIT {_ROWS}", [process])
-    chosen = mine[mine["step"] % every == 0]
-    begins, ends = chosen["start_ns"].tolist(), (chosen["start_ns"] + chosen["duration_ns"]).tolist()
-    windows = "SELECT unnest(?::BIGINT[]) AS begins, unnest(?::BIGINT[]) AS ends"
-    return run.sql(
-        f"SELECT calls.* FROM ({query}) calls ASOF JOIN ({windows}) windows ON calls.start_ns >= windows.begins "
-        "WHERE calls.start_ns < windows.ends ORDER BY calls.start_ns",
-        [process, begins, ends],
-    )
+    begins = mine["start_ns"].to_numpy()
+    ends = begins + mine["duration_ns"].to_numpy()
+    if calls <= _ROWS or mine.empty:
+        firsts, count = np.array([0]), len(mine)
+    else:
+        firsts = np.linspace(0, len(mine), min(_STRETCHES, len(mine)), endpoint=False).astype(np.int64)
+        count = max(len(mine) * _ROWS // calls // len(firsts), 1)
+    # Rows are sorted by start on disk: each query reads its own part of the file.
+    found = [
+        run.sql(
+            'SELECT thread, name, direction, depth, start_ns, duration_ns, coalesce("inner", false) AS "inner" '
+            "FROM spans WHERE kind = 'layer' AND process = ? AND start_ns >= ? AND start_ns < ? ORDER BY start_ns",
+            [process, int(begins[first]), int(ends[min(first + count, len(mine)) - 1])],
+        )
+        for first in (firsts if len(mine) else ())
+    ]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=_CALL).astype({"inner": bool})
 
 
 def _with_steps(rows: pd.DataFrame, mine: pd.DataFrame) -> pd.DataFrame:
@@ -123,9 +128,10 @@ def _children_ns(rows: pd.DataFrame) -> pd.Series:
             # A layer too short to be recorded leaves a gap in the depths: the parent is the next one recorded above.
             above, below = group[depth[group] < level], group[depth[group] == level]
             above = above[np.lexsort((depth[above], start[above]))]
-            parent = above[np.maximum(np.searchsorted(start[above], start[below], side="right") - 1, 0)]
+            # By its middle: two layers whose backward begins at the same autograd node begin in either order.
             middle = start[below] + duration[below] // 2
-            nested = (start[parent] <= start[below]) & (middle < start[parent] + duration[parent])
+            parent = above[np.maximum(np.searchsorted(start[above], middle, side="right") - 1, 0)]
+            nested = (start[parent] <= middle) & (middle < start[parent] + duration[parent])
             np.add.at(result, parent[nested], duration[below][nested])
     return pd.Series(np.minimum(result, duration), index=rows.index)
 
@@ -150,26 +156,25 @@ def _without_disturbed_steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
+    # Where no call inside another one was recorded, a layer's own part is not known: its time may be anybody's.
+    detailed = rows["step"].isin(rows.loc[rows["depth"] > 0, "step"])
+    rows = rows.assign(own_ns=rows["own_ns"].where(detailed | ~detailed.any()))
     steps = rows.groupby([*_KEY, "step"], sort=False).agg(
         calls=("duration_ns", "size"), plain=("plain_ns", "count"), plain_ns=("plain_ns", "sum"),
-        all_ns=("duration_ns", "sum"), own_ns=("own_ns", "sum"), step_ns=("step_ns", "first"),
+        all_ns=("duration_ns", "sum"), mean_own_ns=("own_ns", "mean"), step_ns=("step_ns", "first"),
     )  # fmt: skip
     # Calls without inner layers stand for all calls of the step.
     scaled = steps["plain_ns"] * steps["calls"] / steps["plain"].where(steps["plain"] > 0)
-    whole = scaled.fillna(steps["all_ns"])
-    steps["ns"] = whole
-    steps["own_ns"] = steps["own_ns"] * (whole / steps["all_ns"].where(steps["all_ns"] > 0)).fillna(1.0)
+    steps["ns"] = scaled.fillna(steps["all_ns"])
+    steps["own"] = steps["mean_own_ns"] * steps["calls"] / steps["all_ns"].where(steps["all_ns"] > 0)
     result = steps.groupby(level=_KEY, sort=False).agg(
-        steps=("ns", "size"), calls_per_step=("calls", "median"), ns_per_step=("ns", "median"),
-        self_ns=("own_ns", "median"), step_ns=("step_ns", "median"),
+        steps=("ns", "size"), calls_per_step=("calls", "median"), ns_per_step=("ns", "median"), own=("own", "median"),
+        step_ns=("step_ns", "median"),
     )  # fmt: skip
-    calls = (
-        rows.assign(ns=rows["plain_ns"])
-        .groupby(_KEY, sort=False)
-        .agg(plain=("ns", "mean"), any=("duration_ns", "mean"))
-    )
-    result["mean_ns"] = calls["plain"].fillna(calls["any"])
-    result["share"] = result["ns_per_step"] / result["step_ns"].where(result["step_ns"] > 0)
+    result["self_ns"] = result["ns_per_step"] * result.pop("own")
+    means = rows.groupby(_KEY, sort=False)[["plain_ns", "duration_ns"]].mean()
+    result["mean_ns"] = means["plain_ns"].fillna(means["duration_ns"])
+    result["share"] = result["ns_per_step"] / result.pop("step_ns").where(lambda whole: whole > 0)
     return result
 
 

@@ -141,5 +141,5 @@ def _counters(run: Run, steps: Steps) -> list[CounterSummary]:
     return found
 
 
-def _number(value: object, unit: float = 1.0) -> float | None:
+def _number(value: float | None, unit: float = 1.0) -> float | None:
     return None if value is None or pd.isna(value) else float(value) / unit

@@ -13,6 +13,23 @@ _ROWS = 12  # of a ranking; the JSON and the dashboard have more
 _NAME = 46
 # How the columns of the counter table call the phases.
 _SHORT_PHASES = dict(zip(PHASES, ["loading", "forward", "backward", "optim.", "commun.", "other"], strict=True))
+# The counters that tell why a phase takes its time; the JSON and the dashboard have all.
+_TELLING = (
+    "process.cpu_ns",
+    "thread.run_delay_ns",
+    "thread.involuntary_switches",
+    "perf.instructions",
+    "perf.cycles",
+    "perf.cache_misses",
+    "perf.page_faults",
+    "process.read_bytes",
+    "process.written_bytes",
+    "host.steal_ns",
+    "cgroup.throttled_ns",
+    "psi.cpu.some_ns",
+    "psi.memory.some_ns",
+    "psi.io.some_ns",
+)
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 Lines = list[str]
@@ -42,8 +59,9 @@ def _head(report: Report) -> Lines:
         f"run        {shortened(report.run, WIDTH - 11)}",
         f"command    {shortened(report.command_line(), WIDTH - 11)}",
         f"condition  {shortened(report.condition, 40)}, {ended}",
-        f"recording  {'complete' if report.complete else 'not complete'}, cost the program an estimated"
-        f" {overhead.program:.2%} (budget {overhead.budget:.0%})",
+        f"recording  {'complete' if report.complete else 'not complete, see MISSING'}; took an estimated"
+        f" {overhead.program:.2%} of the program's time and",
+        f"           {overhead.supervisor:.2%} of the machine's (budget {overhead.budget:.2%})",
     ]
 
 
@@ -130,20 +148,16 @@ def _counters(report: Report) -> Lines:
         for counter in report.counters
         if counter.process in (MACHINE, report.steps.process) and counter.value > 0
     ]
-    grown = [counter for counter in shown if counter.phases]
+    grown = [counter for name in _TELLING for counter in shown if counter.name == name]
     if not grown:
         return []
-    rows = [(_owner(counter), _amount(counter), *_phase_cells(counter)) for counter in grown]
+    rows = [(counter.name, _amount(counter), *_phase_cells(counter)) for counter in grown]
     lines = [
         "COUNTERS  during the steps, divided among the phases in proportion to their time",
         *_table(["counter", "total", *_SHORT_PHASES.values()], rows),
     ]
-    highest = [f"{_owner(counter)} {_amount(counter)}" for counter in shown if not counter.phases]
+    highest = [f"{shortened(counter.name, 30)} {_amount(counter)}" for counter in shown if not counter.phases]
     return lines + _wrapped(f"highest: {', '.join(highest)}") if highest else lines
-
-
-def _owner(counter: CounterSummary) -> str:
-    return shortened(counter.name, 30)
 
 
 def _amount(counter: CounterSummary) -> str:
@@ -184,13 +198,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
     """Columns as wide as their widest cell, the first flush left and the others flush right."""
     table = [head, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    return [
-        "  "
-        + "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in table
-    ]
+    flush = [str.ljust, *[str.rjust] * (len(head) - 1)]
+    cells = [[put(cell, width) for put, cell, width in zip(flush, row, widths, strict=True)] for row in table]
+    return ["  " + "  ".join(row) for row in cells]
 
 
 def _more(count: int) -> Lines:

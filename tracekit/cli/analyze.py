@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def command(run: Path | None, as_json: bool) -> None:
     """Explain where the time of RUN goes and recommend settings (default: the newest run).
 
-    Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited stays
-    as it is.
+    Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited
+    stays as it is.
 
     \b
         tracekit analyze

@@ -12,8 +12,8 @@ def command() -> None:
 def show() -> None:
     """Show every option, its value and where it comes from.
 
-    A flag comes before a TRACEKIT_* variable, that before [tool.tracekit] in the nearest pyproject.toml upward, and that
-    before the default.
+    A flag comes before a TRACEKIT_* variable, that before [tool.tracekit] in the nearest pyproject.toml upward, and
+    that before the default.
     """
     from tracekit.analysis.words import visible
     from tracekit.config import OPTIONS, resolve

@@ -11,7 +11,7 @@ def locate(run: Path | None) -> Path:
     from tracekit import config
     from tracekit.run.folder import newest_run
 
-    runs = Path(str(config.resolve()["runs"].value))
+    runs = Path(config.resolve()["runs"].value)
     if run is None:
         return newest_run(runs)
     if not run.exists() and (runs / run).is_dir():

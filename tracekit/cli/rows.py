@@ -22,7 +22,8 @@ def as_table(table: pa.Table) -> Iterator[str]:
     widths = [max([len(head), *(len(row[at]) for row in rows)]) for at, head in enumerate(heads)]
     flush = [str.rjust if _is_number(kind) else str.ljust for kind in table.schema.types]
     for row in [heads, ["-" * width for width in widths], *rows]:
-        yield "  ".join(put(*cell) for put, *cell in zip(flush, row, widths, strict=True)).rstrip() + "\n"
+        cells = [put(cell, width) for put, cell, width in zip(flush, row, widths, strict=True)]
+        yield "  ".join(cells).rstrip() + "\n"
     yield f"({len(rows)} row{'' if len(rows) == 1 else 's'})\n"
 
 

@@ -2,8 +2,12 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from tracekit.run.manifest import Manifest
 
 
 @click.command()
@@ -11,14 +15,14 @@ import click
 def command(directory: Path | None) -> None:
     """List the runs of DIRECTORY, the newest first (default: where runs are kept, see `tracekit config show`).
 
-    Steps are known of runs that were analyzed.
+    Steps are known of runs that were analyzed. A run that cannot be read is named on stderr.
     """
     from tracekit import config
     from tracekit.analysis.words import shortened
     from tracekit.errors import RunError
     from tracekit.run.folder import list_runs
 
-    found = directory or Path(str(config.resolve()["runs"].value))
+    found = directory or Path(config.resolve()["runs"].value)
     paths = list_runs(found)
     if not paths:
         raise RunError(f"no run in {found}/; record one with: tracekit record -- python your_script.py")
@@ -31,7 +35,7 @@ def command(directory: Path | None) -> None:
 
 def _row(path: Path) -> list[str]:
     """What the manifests and findings.json say; the tables are not opened."""
-    from tracekit.analysis.words import shell_line, shortened
+    from tracekit.analysis.words import shell_line, shortened, visible
     from tracekit.errors import RunError
     from tracekit.run.folder import is_being_recorded
     from tracekit.run.manifest import Manifest
@@ -43,13 +47,14 @@ def _row(path: Path) -> list[str]:
         ended = "recording" if is_being_recorded(path) else _end(first)
         complete = all(manifest.ended_ns is not None and not manifest.missing for manifest in manifests)
     except RunError as error:
-        return [name, "?", "?", "?", "?", "?", str(error)]
+        click.echo(f"tracekit: {visible(str(error))}", err=True)
+        return [name, "?", "?", "?", "?", "?", "?"]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(first.started_ns / 1e9))
     condition = shortened(first.condition, 20)
     return [name, when, condition, _steps(path), ended, "yes" if complete else "no", shell_line(first.command)]
 
 
-def _end(manifest: "Manifest") -> str:  # noqa: F821  imported where it is needed
+def _end(manifest: "Manifest") -> str:
     if manifest.exit_signal is not None:
         return f"signal {manifest.exit_signal}"
     return "?" if manifest.exit_code is None else f"code {manifest.exit_code}"

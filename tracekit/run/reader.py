@@ -69,9 +69,12 @@ class Run:
         """The same as `sql`, as an Arrow table."""
         try:
             with self._one_at_a_time:
-                return self._database.sql(query, params=parameters).to_arrow_table()
+                rows = self._database.sql(query, params=parameters)
+                if rows is not None:
+                    return rows.to_arrow_table()
         except duckdb.Error as error:
             raise TracekitError(f"{self.name}: {error}") from error
+        raise TracekitError(f"{self.name}: the query is empty or gives no rows; ask with SELECT")
 
     @cached_property
     def _database(self) -> duckdb.DuckDBPyConnection:
@@ -96,7 +99,9 @@ class Run:
             pq.read_metadata(part)
         except (OSError, pa.ArrowException) as error:
             where = part.relative_to(self.path)
-            self._unreadable.append(Missing(f"the rows of {where}", f"the file cannot be read ({str(error).splitlines()[0]})"))
+            self._unreadable.append(
+                Missing(f"the rows of {where}", f"the file cannot be read ({str(error).splitlines()[0]})")
+            )
             return False
         return True
 

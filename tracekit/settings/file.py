@@ -84,7 +84,7 @@ def _body(entries: Sequence[Entry], header: str) -> str:
         for number, name in enumerate(tables):
             if name not in place:
                 place[name] = tomlkit.table(is_super_table=number < len(tables) - 1)
-            place = place[name]  # type: ignore[assignment]  # what we have just put there is a table
+            place = place[name]
         for line in _comment(entry.comment):
             place.add(tomlkit.comment(line))
         place[key] = entry.value

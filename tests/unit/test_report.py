@@ -1,0 +1,118 @@
+"""The report and its views: the keys that others read, hostile names, and runs that hold little or nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import Tape, make_manifest, make_run, train, training_run
+
+from tracekit.advice import analyze
+from tracekit.analysis.report import report_json
+from tracekit.analysis.text import text_report
+from tracekit.analysis.words import shell_line, shortened, visible
+from tracekit.run.manifest import Missing
+from tracekit.run.reader import open_run
+
+
+def analyzed(path: Path) -> tuple[dict[str, Any], str]:
+    report = analyze(open_run(path))
+    return json.loads(report_json(report)), text_report(report)
+
+
+def test_the_keys_that_others_read(tmp_path: Path) -> None:
+    found, _ = analyzed(training_run(tmp_path / "run", steps=20))
+    assert {"schema", "run", "complete", "missing", "steps", "findings", "settings"} <= found.keys()
+    assert (found["schema"], found["run"], found["complete"]) == (1, "run", True)
+    assert found["steps"]["count"] == 20
+    assert found["steps"]["median_ms"] == 20.0
+    assert [phase["name"] for phase in found["steps"]["phases"]] == [
+        "loading wait", "forward", "backward", "optimizer", "communication", "other",
+    ]  # fmt: skip
+    assert sum(phase["share"] for phase in found["steps"]["phases"]) == pytest.approx(1)
+    ids = [finding["id"] for finding in found["findings"]]
+    assert ids[:2] == ["steps.summary", "layers.ranked"]
+    missing = [finding["evidence"] for finding in found["findings"] if finding["id"] == "recording.missing"]
+    assert missing == found["missing"]
+    assert all(evidence.keys() == {"what", "why"} for evidence in missing)
+    assert found["layers"][0] == {
+        "name": "encoder.rnn", "depth": 1, "calls": 20, "calls_per_step": 1.0, "mean_ms": 4.0, "forward_ms": 4.0,
+        "backward_ms": 5.0, "self_ms": 9.0, "share": 0.45,
+    }  # fmt: skip
+
+
+def test_several_ranks_are_counted_side_by_side(tmp_path: Path) -> None:
+    found, text = analyzed(training_run(tmp_path / "run", steps=20, ranks=2))
+    assert found["steps"]["count"] == 20
+    assert [(each["role"], each["count"]) for each in found["steps"]["processes"]] == [("rank 0", 20), ("rank 1", 20)]
+    assert "rank 1" in text
+
+
+def test_operators_are_ranked(tmp_path: Path) -> None:
+    tape = Tape()
+    train(tape, 3)
+    with tape.operator_around("aten::linear"):
+        tape.operator("aten::addmm", 3)
+        tape.gap(1)
+    found, text = analyzed(make_run(tmp_path / "run", [tape]))
+    assert [(each["name"], each["self_ms"]) for each in found["operators"]] == [("aten::addmm", 3), ("aten::linear", 1)]
+    assert "operators.ranked" in [finding["id"] for finding in found["findings"]]
+    assert "aten::addmm" in text
+
+
+HOSTILE = "a\x1b[31m\n%s<script>'\"\u202e" + "x" * 200
+
+
+def test_hostile_names_do_no_harm_to_a_terminal(tmp_path: Path) -> None:
+    tape = Tape()
+    for _ in range(3):
+        tape.call(HOSTILE, 3)
+        tape.optimizer(1)
+    manifest = make_manifest(command=["python", HOSTILE], condition=HOSTILE, missing=[Missing(HOSTILE, HOSTILE)])
+    found, text = analyzed(make_run(tmp_path / "run", [tape], manifest=manifest))
+    assert found["layers"][0]["name"] == HOSTILE
+    body, following = text.rsplit("next: ", 1)
+    assert all(len(line) <= 100 for line in body.splitlines())
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
+    assert following.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("tapes", "said"),
+    [
+        ([], "no process of the program reached the recording"),
+        ([Tape()], "no recorded process imported torch"),
+    ],
+)
+def test_runs_that_hold_nothing_say_what_is_known(tmp_path: Path, tapes: list[Tape], said: str) -> None:
+    found, text = analyzed(make_run(tmp_path / "run", tapes, manifest=make_manifest(torch=None)))
+    assert found["steps"]["count"] == 0
+    assert found["steps"]["median_ms"] is None
+    assert found["settings"] == []
+    assert any(said in note["why"] for note in found["missing"])
+    assert "STEPS  none found" in text
+    assert text.splitlines()[-1].startswith("next: tracekit ")
+
+
+def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:
+    notes = [Missing("steps, layers, operators, batches, collectives", "the program never imported torch")]
+    found, _ = analyzed(make_run(tmp_path / "run", [Tape()], manifest=make_manifest(torch=None, missing=notes)))
+    assert [note["what"] for note in found["missing"]] == [notes[0].what, "counters"]
+
+
+def test_a_step_under_way_when_the_program_was_killed_is_named(tmp_path: Path) -> None:
+    tape = Tape()
+    train(tape, 5)
+    tape.batch(2)
+    with tape.backward(3):
+        pass
+    found, _ = analyzed(make_run(tmp_path / "run", [tape], ended=False))
+    assert found["steps"]["count"] == 5
+    assert not found["complete"]
+    assert any(note["what"] == "the last step of process 0" for note in found["missing"])
+
+
+def test_words() -> None:
+    assert visible("a\nb\x1b\u202e\udcff") == "a\\nb\\x1b\\u202e\\udcff"
+    assert shortened("encoder.layers.0.self_attention.out_proj", 21) == "encoder.la…n.out_proj"
+    assert shell_line(["a b", "", "it's", "x\ty'"]) == "'a b' '' 'it'\"'\"'s' $'x\\x09y\\''"
