@@ -63,7 +63,11 @@ def main() -> None:
                 profiler.step()
     steady = sorted(times[10:])
     loop = sum(times[10:])
-    print(json.dumps({"steps": len(times), "median_ms": 1e3 * steady[len(steady) // 2], "mean_ms": 1e3 * loop / len(steady)}))
+    print(
+        json.dumps(
+            {"steps": len(times), "median_ms": 1e3 * steady[len(steady) // 2], "mean_ms": 1e3 * loop / len(steady)}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,10 @@ def measure_size(flags: list[str], rounds: int, seconds: float) -> dict[str, obj
                     estimates.append(open_run(run).manifest.overhead.total)
                     shutil.rmtree(run)
             progress(f"round {round_ + 1} of {rounds}")
-    of = {name: {key: [result[key] for result in results] for key in ("median_ms", "mean_ms")} for name, results in seen.items()}
+    of = {
+        name: {key: [result[key] for result in results] for key in ("median_ms", "mean_ms")}
+        for name, results in seen.items()
+    }
     return {
         "median_step_ms": statistics.median(of["plain"]["median_ms"]),
         **{

@@ -35,7 +35,9 @@ class Ratio:
 
 def run_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, float]:
     """Run a command and read the JSON object it prints last."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})}
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

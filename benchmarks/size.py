@@ -72,12 +72,16 @@ def main() -> None:
         progress("recording with --profile full")
         path = Path(folder) / "run"
         subprocess.run(
-            [*TRACEKIT, "record", "-o", str(path), "--profile", "full", "--", *command], check=True, stdout=subprocess.DEVNULL
+            [*TRACEKIT, "record", "-o", str(path), "--profile", "full", "--", *command],
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
         run = open_run(path)
         tables, ours = sizes(run), recorded_operations(run)
     progress("the same under torch.profiler alone")
-    done = subprocess.run([sys.executable, "-c", OWN_PROFILER, *command[1:]], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_PROFILER, *command[1:]], check=True, capture_output=True, text=True
+    )
     theirs = json.loads(done.stdout.splitlines()[-1])
     differing = {
         name: [ours.get(name, 0), theirs.get(name, 0)]
@@ -93,8 +97,12 @@ def main() -> None:
         print(json.dumps(result, indent=2))
         return
     for name, figures in tables.items():
-        print(f"{name:<14} {figures['rows']:>12,} rows {figures['bytes']:>12,} bytes {figures['bytes_per_row']:>8} bytes/row")
-    print(f"operations: {sum(ours.values()):,} recorded, {sum(theirs.values()):,} by torch.profiler; differing: {differing or 'none'}")
+        print(
+            f"{name:<14} {figures['rows']:>12,} rows {figures['bytes']:>12,} bytes {figures['bytes_per_row']:>8} bytes/row"
+        )
+    print(
+        f"operations: {sum(ours.values()):,} recorded, {sum(theirs.values()):,} by torch.profiler; differing: {differing or 'none'}"
+    )
 
 
 if __name__ == "__main__":

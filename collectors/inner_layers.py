@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from .agent import Agent
 
-# Told apart on the first detailed calls and then on every 16th: shares settle quickly, and the call is slower by some
-# microseconds per operation.
-_FIRST_CALLS = 2
+# Told apart on the first detailed calls, so that a run of a few steps names them, and then on every 16th: shares settle
+# quickly, and the call is slower by some microseconds per operation.
+_FIRST_CALLS = 3
 _EVERY = 16
 
 
@@ -46,46 +46,33 @@ class InnerLayers:
             return cls(agent, module, name, numbers)
         return None
 
-    def worth_it(self, module: "torch.nn.RNNBase") -> bool:
-        """Whether to tell the layers apart in this call: its turn has come, and nobody else watches the operations."""
+    def watch(self, module: "torch.nn.RNNBase", depth: int) -> "Any | None":
+        """A context that watches a call of the module, when its turn has come and nobody else watches the operations."""
         import torch
 
         self._calls += 1
         if self._calls > _FIRST_CALLS and self._calls % _EVERY:
-            return False
-        return (
-            not torch._C._len_torch_dispatch_stack()
-            and torch._C._get_tracing_state() is None
-            and not torch.autograd._profiler_enabled()
-            and torch._C._functorch.peek_interpreter_stack() is None
-            and all(
-                type(weight) is torch.nn.Parameter and weight.device.type == "cpu" for weight in module._flat_weights
-            )
-        )
+            return None
+        weights = module._flat_weights
+        if (
+            torch._C._len_torch_dispatch_stack()
+            or torch._C._get_tracing_state() is not None
+            or torch.autograd._profiler_enabled()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or not all(type(weight) is torch.nn.Parameter and weight.device.type == "cpu" for weight in weights)
+        ):
+            return None
+        per_section = len(weights) // len(self._sections)
+        owners = {id(weight): index // per_section for index, weight in enumerate(weights)}
+        return _watch(owners, lambda sections: self._record(sections, depth))
 
-    def run(
-        self,
-        original: Callable[..., Any],
-        module: "torch.nn.RNNBase",
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        depth: int,
-    ) -> Any:
-        """Call the module and record its sections."""
-        per_section = len(module._flat_weights) // len(self._sections)
-        owners = {id(weight): index // per_section for index, weight in enumerate(module._flat_weights)}
-        watch = _watch(owners)
-        with watch:
-            result = original(module, *args, **kwargs)
-        recorded = clock()
-        for section, start, end in watch.finished():
+    def _record(self, sections: list[tuple[int, int, int]], depth: int) -> None:
+        for section, start, end in sections:
             name, number = self._sections[section]
             self._agent.spool.write(Kind.LAYER, name, start, end, number, 1, 0, 0, depth, FORWARD)
-        self._agent.governor.spent_ns += clock() - recorded + watch.cost_ns
-        return result
 
 
-def _watch(owners: dict[int, int]) -> Any:
+def _watch(owners: dict[int, int], record: Callable[[list[tuple[int, int, int]]], None]) -> Any:
     """A dispatch mode that notes when the operations go over from one owner's weights to another's."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -95,7 +82,6 @@ def _watch(owners: dict[int, int]) -> Any:
             self._section: int | None = None
             self._start = self._end = 0
             self._closed: list[tuple[int, int, int]] = []
-            self.cost_ns = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             began = clock()
@@ -105,19 +91,17 @@ def _watch(owners: dict[int, int]) -> Any:
                     self._close()
                     self._section, self._start = owner, began
                     break
-            called = clock()
             result = func(*args, **(kwargs or {}))
             self._end = clock()
-            self.cost_ns += called - began
             return result
 
         def _close(self) -> None:
             if self._section is not None:
                 self._closed.append((self._section, self._start, self._end))
 
-        def finished(self) -> list[tuple[int, int, int]]:
+        def record(self) -> None:
+            """Record the sections of the call that has ended."""
             self._close()
-            self._section = None
-            return self._closed
+            record(self._closed)
 
     return Watch()

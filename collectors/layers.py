@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     import torch
 
 
+# The number of modules that are no layers of the program: the graphs inside a torch.compile region.
+_LEFT_ALONE = -1
+# The cost of a call that is not recorded is measured over this many calls.
+_CALIBRATION_CALLS = 200
+# Steps before the cost of those calls is held against the budget: the median of fewer step times is not settled.
+_STEPS_TO_JUDGE = 32
+
+
 class Layer:
     """A module that has been called: its name and number in this process."""
 
@@ -43,10 +51,6 @@ class Layer:
         self.inner = inner
 
 
-# Stands for modules that are not layers of the program: the graphs inside a torch.compile region.
-_LEFT_ALONE = Layer(lambda: None, 0, -1, None)  # type: ignore[arg-type]
-
-
 class Layers:
     """Times module calls."""
 
@@ -56,6 +60,10 @@ class Layers:
         self._numbers: dict[str, int] = {}
         self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
         self._backward: Backward | None = None
+        self._calls = 0
+        self._calls_in_step = 0
+        self._was_detailed = True
+        self._bypass_ns = 0
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
@@ -70,6 +78,8 @@ class Layers:
         self._layers.clear()
 
     def _hook(self, module: ModuleType) -> None:
+        self._measure(self._timed_call)
+        self._agent.on_step.append(self._step_ended)
         self._patches.replace(module.Module, "__call__", self._timed_call)
 
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,24 +110,31 @@ class Layers:
                 agent.safe_point()
             detailed = agent.governor.detailed
             layer = self._layers.get(id(module)) or self._meet(module, depth)
-            if layer is _LEFT_ALONE:
-                return original(module, *args, **kwargs)
-            inner = layer.inner if detailed and layer.inner is not None and layer.inner.worth_it(module) else None
-            follow = self._backward.enter(args) if detailed and self._backward is not None else None
+            watch = layer.inner.watch(module, depth + 1) if detailed and layer.inner is not None else None
+            follow = (
+                self._backward.enter((*args, *kwargs.values())) if detailed and self._backward is not None else None
+            )
         except Exception as error:
             agent.fail("layers", error)
+            return original(module, *args, **kwargs)
+        if layer.number == _LEFT_ALONE:
             return original(module, *args, **kwargs)
         thread.depth = depth + 1
         start = clock()
         try:
-            result = (
-                inner.run(original, module, args, kwargs, depth + 1) if inner else original(module, *args, **kwargs)
-            )
+            if watch is None:
+                result = original(module, *args, **kwargs)
+            else:
+                with watch:
+                    result = original(module, *args, **kwargs)
         finally:
             end = clock()
             thread.depth = depth
         try:
-            agent.spool.write(Kind.LAYER, layer.name, start, end, layer.number, inner is not None, 0, 0, depth, FORWARD)
+            self._calls += 1
+            agent.spool.write(Kind.LAYER, layer.name, start, end, layer.number, watch is not None, 0, 0, depth, FORWARD)
+            if watch is not None:
+                watch.record()
             if follow is not None:
                 follow.leave(result, layer.name, layer.number, depth)
             agent.governor.spent_ns += clock() - end + start - entered
@@ -128,9 +145,8 @@ class Layers:
     def _meet(self, module: "torch.nn.Module", depth: int) -> Layer:
         """Name a module called for the first time, and with an outermost one all modules inside it."""
         if depth and _is_compiled_graph(module):
-            self._layers[id(module)] = _LEFT_ALONE
-            return _LEFT_ALONE
-        if not depth:
+            self._keep(module, 0, _LEFT_ALONE, None)
+        elif not depth:
             taken = any(self._is_taken(name) for name, _ in module.named_modules() if name)
             prefix = self._free(type(module).__name__) + "." if taken else ""
             for name, child in module.named_modules():
@@ -157,12 +173,54 @@ class Layers:
         return holder is not None and holder() is not None
 
     def _add(self, module: "torch.nn.Module", name: str) -> None:
-        layers, key = self._layers, id(module)
-        reference = weakref.ref(module, lambda _: layers.pop(key, None))
-        self._holders[name] = reference
         number = self._numbers.setdefault(name, len(self._numbers))
         inner = InnerLayers.of(module, name, self._agent, self._numbers)
-        layers[key] = Layer(reference, self._agent.spool.intern(name), number, inner)
+        self._keep(module, self._agent.spool.intern(name), number, inner)
+        self._holders[name] = self._layers[id(module)].reference
+
+    def _keep(self, module: "torch.nn.Module", name: int, number: int, inner: InnerLayers | None) -> None:
+        layers, key = self._layers, id(module)
+        layers[key] = Layer(weakref.ref(module, lambda _: layers.pop(key, None)), name, number, inner)
+
+    # What the calls cost that are not recorded: too little each to be measured one by one.
+
+    def _measure(self, call: Callable[..., Any]) -> None:
+        """Time `call` with nothing behind it, as an inner call on a step without detail."""
+
+        def nothing(module: object) -> None: ...
+
+        def timed(function: Callable[[object], None]) -> int:
+            began = clock()
+            for _ in range(_CALIBRATION_CALLS):
+                function(None)
+            return clock() - began
+
+        governor, wrapped = self._agent.governor, call(nothing)
+        thread.depth, governor.detailed = 1, False
+        try:
+            cost = min(timed(wrapped) for _ in range(3)) - min(timed(nothing) for _ in range(3))
+        finally:
+            thread.depth, governor.detailed = 0, True
+        self._bypass_ns = max(cost, 0) // _CALIBRATION_CALLS
+
+    def _step_ended(self) -> None:
+        """Charge the calls of a step without detail; give up where they alone exceed the budget."""
+        governor = self._agent.governor
+        if self._was_detailed:
+            self._calls_in_step, self._calls = self._calls, 0
+        else:
+            self._calls = 0
+            cost = self._calls_in_step * self._bypass_ns
+            governor.spent_ns += cost
+            typical = governor.typical_step_ns()
+            if governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
+                self.off()
+                self._agent.note_missing(
+                    "layers, after the first steps",
+                    f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs more"
+                    f" than the budget of {governor.budget:.1%}; raise it with --overhead",
+                )
+        self._was_detailed = governor.detailed
 
 
 def _is_compiled_graph(module: "torch.nn.Module") -> bool:

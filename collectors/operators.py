@@ -8,6 +8,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from time import perf_counter_ns as clock
 from time import time_ns
 from types import ModuleType
@@ -36,6 +37,7 @@ class Operators:
     def __init__(self) -> None:
         self._patches = Patches()
         self._window: Any = None
+        self._thread = 0  # that opened the window: torch keeps the profiler's state per thread
         self._opened = 0
         self._opened_at_step = 0
         self._number = 0
@@ -59,7 +61,7 @@ class Operators:
     def off(self) -> None:
         self._off = True
         self._patches.undo()
-        if self._window is not None:
+        if self._window is not None and self._thread == get_ident():
             self._close(save=False)
 
     def _begin(self, torch: ModuleType) -> None:
@@ -78,7 +80,7 @@ class Operators:
 
     def _turn(self) -> None:
         """At a safe point: close the window that has lasted long enough, open the next one when it may."""
-        if self._off:
+        if self._off or (self._window is not None and self._thread != get_ident()):
             return
         try:
             if self._window is not None and self._is_long_enough():
@@ -114,7 +116,13 @@ class Operators:
         if not self._full and not self._event_ns:
             self._event_ns = self._cost_of_an_event(torch, profile)
         device = "cuda" if torch.cuda.is_initialized() else None
+        if device:
+            self._agent.note_missing(
+                "the time that layers and phases take on the GPU",
+                "they are timed on the host, which does not wait for it; GPU work is in the profiler windows",
+            )
         self._window = self._started(profile(use_kineto=True, use_cpu=True, use_device=device))
+        self._thread = get_ident()
         self._opened = clock()
         self._opened_at_step = self._agent.governor.steps
         self._cost_ns = self._opened - began
@@ -146,7 +154,7 @@ class Operators:
         return False
 
     def _end(self) -> None:
-        if self._window is not None:
+        if self._window is not None and self._thread == get_ident():
             self._close(save=True)
 
     # Kineto.
@@ -204,8 +212,7 @@ class Operators:
         return begin
 
     def _make_way(self) -> None:
-        if self._window is not None:
-            self._close(save=True)
+        self._end()
         self._users = 1
         self._agent.note_missing("operators while the program profiled itself", "the program uses torch.profiler")
 

@@ -29,7 +29,9 @@ def test_exit_code_is_the_programs(script: str, code: int, tmp_path: Path) -> No
     assert recorded.run.manifest.exit_code == code
 
 
-@pytest.mark.parametrize(("command", "code"), [(["no-such-command"], 127), ([str(PROGRAMS / "endless.py")], 126), ([], 2)])
+@pytest.mark.parametrize(
+    ("command", "code"), [(["no-such-command"], 127), ([str(PROGRAMS / "endless.py")], 126), ([], 2)]
+)
 def test_command_that_cannot_start(command: list[str], code: int, tmp_path: Path) -> None:
     recorded = record(command, tmp_path / "run")
 
@@ -96,7 +98,9 @@ def test_control_c_in_a_terminal_reaches_the_program_once(tmp_path: Path) -> Non
 def test_grandchildren_that_stay_do_not_hold_the_recording(tmp_path: Path) -> None:
     began = time.monotonic()
 
-    recorded = plain([*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", "sh", "-c", "sleep 200 >&- 2>&- & exit 4"])
+    recorded = plain(
+        [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", "sh", "-c", "sleep 200 >&- 2>&- & exit 4"]
+    )
 
     assert recorded.returncode == 4
     assert time.monotonic() - began < 100

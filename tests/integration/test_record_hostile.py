@@ -18,7 +18,14 @@ LOOP = [sys.executable, str(PROGRAMS / "optimizer_loop.py")]
 
 @pytest.mark.parametrize(
     ("what", "code", "steps"),
-    [("chdir", 0, [10]), ("closes", 0, [10]), ("forks", 0, [10]), ("execs", 0, [8, 10]), ("exits", 5, [10]), ("raises", 1, [10])],
+    [
+        ("chdir", 0, [10]),
+        ("closes", 0, [10]),
+        ("forks", 0, [10]),
+        ("execs", 0, [8, 10]),
+        ("exits", 5, [10]),
+        ("raises", 1, [10]),
+    ],
 )
 def test_awkward_program_runs_as_without_us(what: str, code: int, steps: list[int], tmp_path: Path) -> None:
     without = plain([*HOSTILE, what])
@@ -34,7 +41,9 @@ def test_awkward_program_runs_as_without_us(what: str, code: int, steps: list[in
 def test_forked_child_keeps_its_own_evidence(tmp_path: Path) -> None:
     run = record([*HOSTILE, "forks"], tmp_path / "run").run
 
-    rows = run.sql("SELECT process, count(*) AS steps FROM spans WHERE name = 'optimizer' GROUP BY process ORDER BY process")
+    rows = run.sql(
+        "SELECT process, count(*) AS steps FROM spans WHERE name = 'optimizer' GROUP BY process ORDER BY process"
+    )
     assert list(rows["steps"]) == [10, 3]
     assert list(run.sql("SELECT parent FROM processes ORDER BY process")["parent"]) == [-1, 0]
 
@@ -132,7 +141,9 @@ def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
     assert "LOST" in done.stderr or "records" in done.stderr or "not captured" in done.stderr
 
 
-@pytest.mark.parametrize("collector", ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters"])
+@pytest.mark.parametrize(
+    "collector", ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters"]
+)
 @pytest.mark.parametrize("when", ["install", "event"])
 def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp_path: Path) -> None:
     """GIVEN a fault planted in a collector, as it starts or in all it does, THEN the program ends as ever and it is named."""

@@ -100,6 +100,20 @@ def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:
     assert [note["what"] for note in found["missing"]] == [notes[0].what, "counters"]
 
 
+def test_phases_are_those_of_the_steps_in_which_calls_were_recorded(tmp_path: Path) -> None:
+    tape = Tape()
+    for step in range(20):
+        if step < 10:
+            tape.call("Model", 5)
+        else:
+            tape.gap(5)
+        tape.optimizer(5)
+    manifest = make_manifest(missing=[Missing("layers, after the first steps", "they cost too much")])
+    found, _ = analyzed(make_run(tmp_path / "run", [tape], manifest=manifest))
+    assert found["steps"]["count"] == 20
+    assert {phase["name"]: phase["share"] for phase in found["steps"]["phases"]}["forward"] == 0.5
+
+
 def test_a_step_under_way_when_the_program_was_killed_is_named(tmp_path: Path) -> None:
     tape = Tape()
     train(tape, 5)

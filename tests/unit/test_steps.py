@@ -172,6 +172,22 @@ def statistics_then_inference(tape: Tape) -> None:
     inference_with_loader(tape)
 
 
+def manual_update_with_calls_given_up(tape: Tape) -> None:
+    gradient_penalty_without_optimizer(tape)
+    for _ in range(30):
+        with tape.backward(3):
+            pass
+        with tape.backward(4):
+            pass
+
+
+def inference_with_calls_given_up(tape: Tape) -> None:
+    inference_with_loader(tape)
+    for _ in range(30):
+        tape.batch(1)
+        tape.gap(5)
+
+
 def loader_only(tape: Tape) -> None:
     for _ in range(10):
         tape.batch(1)
@@ -220,6 +236,8 @@ def a_new_model_per_fold(tape: Tape) -> None:
         (checkpointed_manual, "backward", 10),
         (two_loaders_side_by_side, "batches", 10),
         (statistics_then_inference, "batches", 10),
+        (manual_update_with_calls_given_up, "backward", 40),
+        (inference_with_calls_given_up, "batches", 40),
         (loader_only, "batches", 10),
         (explicit, "explicit", 10),
         (two_models_in_turn, "calls", 10),

@@ -22,7 +22,9 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
     )  # fmt: skip
     if compacted.returncode:
         last = compacted.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        manifest.add_missing("the compaction of the tables", f"it failed, the parts are as they were ({''.join(last)})")
+        manifest.add_missing(
+            "the compaction of the tables", f"it failed, the parts are as they were ({''.join(last)})", lost=True
+        )
     manifest.spool = None
     manifest.ended_ns = time.time_ns()
     manifest.save(manifest.path_in(run))

@@ -12,7 +12,7 @@ from tracekit.record.spools import Spool, SpoolFolder
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
-from tracekit.traces.kineto import TraceError, read_kineto
+from tracekit.traces.kineto import TraceError, load_kineto
 
 
 class Flusher:
@@ -75,10 +75,16 @@ class Flusher:
         path = spool.window(number)
         if path.exists():
             try:
-                for table in read_kineto(path, process=spool.process, window=number, shift_ns=shift_ns):
+                trace = load_kineto(path)
+                for table in trace.tables(process=spool.process, window=number, shift_ns=shift_ns):
                     self._writer.write("operators", table)
+                if trace.unreadable:
+                    what = f"{trace.unreadable} events of profiler window {number} of process {spool.process}"
+                    self._manifest.add_missing(what, "torch gave them times that cannot be", lost=True)
             except TraceError as error:
-                self._manifest.add_missing(f"profiler window {number} of process {spool.process}", str(error))
+                self._manifest.add_missing(
+                    f"profiler window {number} of process {spool.process}", str(error), lost=True
+                )
         return path
 
     def finish(self, now: int) -> None:
@@ -97,13 +103,15 @@ class Flusher:
             who = f" in process {spool.process}"
             failure = spool.failure()
             if failure:
-                manifest.add_missing("everything" + who, f"the recorder could not start there: {failure}")
+                manifest.add_missing("everything" + who, f"the recorder could not start there: {failure}", lost=True)
             for collector, why in _texts(status.get("failed")).items():
-                manifest.add_missing(f"{collector}{who}", f"the collector failed and switched itself off: {why}")
+                manifest.add_missing(
+                    f"{collector}{who}", f"the collector failed and switched itself off: {why}", lost=True
+                )
             for what, why in _texts(status.get("missing")).items():
                 manifest.add_missing(what, why)
             if status.get("dropped"):
-                manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full")
+                manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             facts = status.get("facts", {})
             if facts.get("torch") and "worker" not in facts and status.get("steps", 0) > main_loop_steps:
                 main_loop_steps = status.get("steps", 0)

@@ -24,12 +24,14 @@ def salvage(run: Path) -> list[str]:
             continue
         folder = Path(manifest.spool or "")
         if not manifest.spool or not folder.is_dir():
-            manifest.add_missing("the last seconds", "the supervisor was killed and its spool folder is gone")
+            manifest.add_missing(
+                "the last seconds", "the supervisor was killed and its spool folder is gone", lost=True
+            )
             manifest.ended_ns = path.stat().st_mtime_ns
             manifest.save(manifest.path_in(run))
             continue
         spools = SpoolFolder(folder)
-        manifest.add_missing("counters after the last part, exit status", "the supervisor was killed")
+        manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)
         finish(run, manifest, Flusher(run, manifest, spools, None), spools)
         done.append(f"{run.name}: its supervisor was killed; salvaged what it had left in {folder}")
     return done

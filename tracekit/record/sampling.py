@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import psutil
@@ -13,13 +14,15 @@ from tracekit.run.manifest import Manifest, Missing
 
 FLUSH_INTERVAL_S = 2.0
 _TREE_INTERVAL_S = 1.0
+# Drained tables (one every two seconds) that wait while the disk takes nothing: five minutes of counters.
+_MOST_WAITING = 150
 
 
 class Sampler(Protocol):
     """A collector that reads from outside, in the supervisor."""
 
     def watch(self, pids: Iterable[tuple[int, int]]) -> None: ...
-    def sample(self, now_ns: int) -> None: ...
+    def sample(self, now_ns: int, complete: bool = False) -> None: ...
     def drain(self) -> pa.Table: ...
     def missing(self) -> list[Missing]: ...
     def close(self) -> None: ...
@@ -48,16 +51,19 @@ class Recording:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads, take the last sample and close the samplers."""
+        """End both threads and close the samplers."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        self._sample()
         self._drain()
         for name, sampler in self._samplers.items():
             for note in sampler.missing():
                 self._manifest.add_missing(note.what, note.why)
             self._guarded(name, sampler.close)
+
+    def last_sample(self) -> None:
+        """Sample everything, as the program has ended but can still be read."""
+        self._sample_all(complete=True)
 
     def rest(self) -> dict[str, pa.Table]:
         """The sampled rows that are not in the run yet."""
@@ -75,9 +81,12 @@ class Recording:
         if time.monotonic() - self._tree_seen > _TREE_INTERVAL_S:
             self._tree_seen = time.monotonic()
             self._see_tree()
+        self._sample_all(complete=False)
+
+    def _sample_all(self, complete: bool) -> None:
         now = time.time_ns()
         for name, sampler in list(self._samplers.items()):
-            self._guarded(name, lambda sampler=sampler: sampler.sample(now))
+            self._guarded(name, partial(sampler.sample, now, complete))
 
     def _see_tree(self) -> None:
         processes = self._flusher.processes
@@ -88,7 +97,7 @@ class Recording:
         except psutil.Error:
             pass  # ended while we looked
         for name, sampler in list(self._samplers.items()):
-            self._guarded(name, lambda sampler=sampler: sampler.watch(processes.living()))
+            self._guarded(name, partial(sampler.watch, processes.living()))
 
     def _flush(self) -> None:
         self._drain()
@@ -96,22 +105,27 @@ class Recording:
             while self._flusher.flush(time.perf_counter_ns(), self.rest()):
                 self._pending.clear()
             self._pending.clear()
-        except OSError as error:
-            self._manifest.add_missing(
-                "what the disk did not take", f"{error.strerror}; it waits in {self._manifest.spool}"
-            )
+        except OSError:
+            # The disk is full: what the spools hold waits there for the next pass, the samples wait here, up to a point.
+            if len(self._pending) > _MOST_WAITING:
+                del self._pending[0]
+                self._manifest.add_missing("some counters", "the disk was full", lost=True)
         except Exception as error:
-            self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}")
+            self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}", lost=True)
 
     def _drain(self) -> None:
         for name, sampler in list(self._samplers.items()):
-            self._guarded(name, lambda sampler=sampler: self._pending.append(sampler.drain()))
+            self._guarded(name, partial(self._take, sampler))
+
+    def _take(self, sampler: Sampler) -> None:
+        table = sampler.drain()
+        if table.num_rows:
+            self._pending.append(table)
 
     def _guarded(self, name: str, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception as error:
             self._samplers.pop(name, None)
-            self._manifest.add_missing(
-                name, f"the collector failed and switched itself off: {type(error).__name__}: {error}"
-            )
+            why = f"the collector failed and switched itself off: {type(error).__name__}: {error}"
+            self._manifest.add_missing(name, why, lost=True)

@@ -1,9 +1,9 @@
 """Signals while the program runs: the program gets each one exactly once.
 
-Supervisor and program share a process group, so the terminal's job control (Ctrl-C, Ctrl-Z, pipelines) works as without
-tracekit. What the terminal or `kill -- -group` sends reaches both; what is sent to the supervisor alone must be passed on.
-The kernel marks the terminal's signals; for others a witness tells: a process in the same group that does nothing but die
-of a signal sent to the whole group.
+Supervisor and program share a process group, so the terminal's job control (Ctrl-C, Ctrl-Z, pipelines) works as
+without tracekit. What the terminal or `kill -- -group` sends reaches both; what is sent to the supervisor alone must be
+passed on. The kernel marks the terminal's signals; for others a witness tells: a process in the same group that does
+nothing but die of a signal sent to the whole group.
 """
 
 import os
@@ -29,8 +29,10 @@ class Witness:
     def _start(self) -> None:
         # `cat` on a pipe of ours: it ends with us, whatever ends us.
         actions = [(os.POSIX_SPAWN_DUP2, self._pipe[0], 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-        self.pid: int | None = os.posix_spawnp("cat", ["cat"], {"PATH": os.environ.get("PATH", os.defpath)}, file_actions=actions,
-                                               setsigmask=[], setsigdef=FORWARDED)  # fmt: skip
+        path = {"PATH": os.environ.get("PATH", os.defpath)}
+        self.pid: int | None = os.posix_spawnp(
+            "cat", ["cat"], path, file_actions=actions, setsigmask=[], setsigdef=FORWARDED
+        )
         self._descriptor = os.pidfd_open(self.pid)
 
     def saw(self, number: int) -> bool:
@@ -58,27 +60,30 @@ class Witness:
 
 
 def block() -> set[int]:
-    """Block the signals that `wait_for` takes up; call before any thread starts. Returns those that were not ignored."""
+    """Block the signals that `wait_for` takes up; call before any thread starts. Returns those not ignored."""
     heard = {number for number in _WATCHED if signal.getsignal(number) != signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     return heard
 
 
-def wait_for(child: int, heard: set[int], pass_on: Callable[[int, int], None] = os.kill) -> int:
-    """Wait until the child ends, passing signals on to it. Returns its wait status."""
+def wait_for(child: int, heard: set[int], at_end: Callable[[], None] = lambda: None) -> int:
+    """Wait until the child ends, passing signals on to it. `at_end` is called while it can still be read in /proc.
+
+    Returns its wait status.
+    """
     witness = Witness()
     try:
         while True:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return status
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                at_end()
+                return os.waitpid(child, 0)[1]
             # The timeout covers a SIGCHLD that came before we listened.
             information = signal.sigtimedwait(heard, 1.0)
             if information is None or information.si_signo == signal.SIGCHLD:
                 continue
             from_terminal = information.si_code == _SENT_BY_KERNEL
             if not from_terminal and not witness.saw(information.si_signo):
-                pass_on(child, information.si_signo)
+                os.kill(child, information.si_signo)
             elif from_terminal:
                 witness.saw(information.si_signo)  # it died of it too: a new one is needed
     finally:

@@ -35,8 +35,8 @@ class Spool:
     def read(self, ended: bool) -> tuple[np.ndarray, int, int]:
         """The committed records not read yet, and the segment and offset behind them.
 
-        While the process lives, reading stops at the first record that is not committed: it may be under way. Of a process
-        that has ended, such holes are skipped. One call takes a bounded number of records.
+        While the process lives, reading stops at the first record that is not committed: it may be under way. Of a
+        process that has ended, such holes are skipped. One call takes a bounded number of records.
         """
         batches: list[np.ndarray] = []
         segment, offset = self.segment, self.offset

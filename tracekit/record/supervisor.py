@@ -49,8 +49,8 @@ class Outcome:
 def record(options: Options) -> Outcome:
     """Run the command and record it.
 
-    Raises LaunchError when the command cannot be started and RunError when the output is taken; nothing was run then. An
-    output that cannot be written is no reason not to run the program: the outcome says what was lost.
+    Raises LaunchError when the command cannot be started and RunError when the output is taken; nothing was run then.
+    An output that cannot be written is no reason not to run the program: the outcome says what was lost.
     """
     find_program(options.command)
     spool: Path | None = None
@@ -82,14 +82,14 @@ def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, c
     os.setpriority(os.PRIO_PROCESS, 0, 10)  # where both want a CPU, the program goes first
     helper = _Recorder(run, spool, manifest, options, collectors, child)
     helper.start()
-    status = signals.wait_for(child, heard)
+    status = signals.wait_for(child, heard, helper.program_ended)
     # The program has ended: from here on Ctrl-C is for us. What is not finished then can be salvaged.
     import signal
 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
     manifest.exit_code = signals.exit_code(status)
     manifest.exit_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    manifest.overhead.supervisor = helper.share_of_cpu()
+    manifest.overhead.supervisor = helper.share_of_cpu
     return Outcome(manifest.exit_code, run, helper.finish())
 
 
@@ -104,6 +104,7 @@ class _Recorder(threading.Thread):
         self._collectors, self._child = collectors, child
         self._recording: Recording | None = None
         self._lost: str | None = None
+        self.share_of_cpu = 0.0  # CPU time of the supervisor, once started, over what the machine had to offer
         self._began: tuple[float, float] | None = None
 
     def run(self) -> None:
@@ -122,12 +123,14 @@ class _Recorder(threading.Thread):
         except Exception as error:
             self._lost = f"the recorder could not start: {type(error).__name__}: {error}"
 
-    def share_of_cpu(self) -> float:
-        """The CPU time of the supervisor, once started, over what the machine had to offer in that time."""
-        if self._began is None:
-            return 0.0
-        wall, cpu = self._began
-        return (time.process_time() - cpu) / (max(time.monotonic() - wall, 1e-9) * len(os.sched_getaffinity(0)))
+    def program_ended(self) -> None:
+        """Take the last look at the program, and stock of what the supervisor took while it ran."""
+        recording = self._recording
+        if recording is not None and self._began is not None:
+            wall, cpu = self._began
+            offered = max(time.monotonic() - wall, 1e-9) * len(os.sched_getaffinity(0))
+            self.share_of_cpu = (time.process_time() - cpu) / offered
+            recording.last_sample()
 
     def finish(self) -> str | None:
         """Complete the run; what was lost, or None."""
@@ -181,7 +184,9 @@ def _load_collectors(wanted: list[str], manifest: Manifest) -> dict[str, str]:
                 if not hasattr(point.load(), "sample"):
                     inside[point.name] = point.value
             except Exception as error:
-                manifest.add_missing(point.name, f"the collector cannot be loaded: {type(error).__name__}: {error}")
+                manifest.add_missing(
+                    point.name, f"the collector cannot be loaded: {type(error).__name__}: {error}", lost=True
+                )
     return {name: inside[name] for name in wanted if name in inside}
 
 
@@ -194,7 +199,9 @@ def _samplers(wanted: list[str], child: int, manifest: Manifest) -> dict[str, An
                 if hasattr(collector, "sample"):
                     samplers[point.name] = collector(child)
             except Exception as error:
-                manifest.add_missing(point.name, f"the collector cannot start: {type(error).__name__}: {error}")
+                manifest.add_missing(
+                    point.name, f"the collector cannot start: {type(error).__name__}: {error}", lost=True
+                )
     return samplers
 
 

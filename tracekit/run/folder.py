@@ -36,7 +36,8 @@ def is_run(path: Path) -> bool:
 def create_run(path: Path, force: bool = False) -> Path:
     """Make the run directory; the one that makes it owns it, so two recordings cannot share one.
 
-    Raises RunError when something is there (with `force`, when it is not a finished run), OSError when it cannot be made.
+    Raises RunError when something is there (with `force`, when it is not a finished run), OSError when it cannot be
+    made.
     """
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

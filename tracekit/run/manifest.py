@@ -12,10 +12,11 @@ MANIFEST_VERSION = 1
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Something that was not captured, and why."""
+    """Something that was not captured, and why; `lost` when it should have been, and the run is therefore not complete."""
 
     what: str
     why: str
+    lost: bool = False
 
 
 class CPU(msgspec.Struct):
@@ -43,8 +44,8 @@ class Torch(msgspec.Struct):
 class Overhead(msgspec.Struct):
     """What recording cost, as tracekit estimates it itself.
 
-    `program` is the share of the run's wall time spent in hooks inside the program, `supervisor` the CPU time of the
-    supervisor over the CPU time that the machine had to offer, `profiler` the part of `program` due to profiler windows.
+    `program` is the share of the run's wall time spent in hooks inside the program, `profiler` the part of it due to
+    profiler windows, `supervisor` the CPU time of the supervisor over the CPU time that the machine had to offer.
     """
 
     budget: float = 0.01
@@ -84,9 +85,9 @@ class Manifest(msgspec.Struct):
     profile: str = "auto"
     missing: list[Missing] = []
 
-    def add_missing(self, what: str, why: str) -> None:
+    def add_missing(self, what: str, why: str, lost: bool = False) -> None:
         """Note once that something was not captured."""
-        note = Missing(what, why)
+        note = Missing(what, why, lost)
         if note not in self.missing:
             self.missing.append(note)
 

@@ -14,7 +14,8 @@ def live_parts(folder: Path) -> list[Path]:
     return [
         file
         for file in files
-        if number_of(file) > merged.get(host_of(file), 0) or (_is_merged(file) and number_of(file) == merged[host_of(file)])
+        if number_of(file) > merged.get(host_of(file), 0)
+        or (_is_merged(file) and number_of(file) == merged[host_of(file)])
     ]
 
 

@@ -42,8 +42,8 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether the recording ended in order and everything in it can be read."""
-        return all(manifest.ended_ns is not None for manifest in self.manifests) and not self.missing
+        """Whether the recording ended in order and nothing that it should hold was lost."""
+        return not any(note.lost for note in self.missing)
 
     @property
     def missing(self) -> list[Missing]:
@@ -51,7 +51,7 @@ class Run:
         self._datasets  # noqa: B018  reading the footers finds what is unreadable
         notes = [note for manifest in self.manifests for note in manifest.missing]
         notes += [
-            Missing(f"the end of the recording on {manifest.host}", "its supervisor has not ended in order")
+            Missing(f"the end of the recording on {manifest.host}", "its supervisor has not ended in order", lost=True)
             for manifest in self.manifests
             if manifest.ended_ns is None
         ]
@@ -100,7 +100,7 @@ class Run:
         except (OSError, pa.ArrowException) as error:
             where = part.relative_to(self.path)
             self._unreadable.append(
-                Missing(f"the rows of {where}", f"the file cannot be read ({str(error).splitlines()[0]})")
+                Missing(f"the rows of {where}", f"the file cannot be read ({str(error).splitlines()[0]})", lost=True)
             )
             return False
         return True
