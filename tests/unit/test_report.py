@@ -33,7 +33,7 @@ def test_the_keys_that_others_read(tmp_path: Path) -> None:
     ids = [finding["id"] for finding in found["findings"]]
     assert ids[:2] == ["steps.summary", "layers.ranked"]
     missing = [finding["evidence"] for finding in found["findings"] if finding["id"] == "recording.missing"]
-    assert missing == found["missing"]
+    assert missing == [{"what": note["what"], "why": note["why"]} for note in found["missing"]]
     assert all(evidence.keys() == {"what", "why"} for evidence in missing)
     assert found["layers"][0] == {
         "name": "encoder.rnn", "depth": 1, "calls": 20, "calls_per_step": 1.0, "mean_ms": 4.0, "forward_ms": 4.0,

@@ -148,7 +148,7 @@ def _backward(rows: Rows, names: dict[int, str]) -> _Marks | None:
     # Next to passes that fill .grad, gradients that are only returned are a means (penalties, Hessian products).
     passes = accumulating if len(accumulating) else passes
     for separator in (What.CALL, What.BATCH):
-        group = np.searchsorted(rows.of(separator).on(thread).starts, passes.starts)
+        group = _rounds(passes, rows.of(separator).on(thread))
         if len(group) and group[0] != group[-1]:  # it happens between passes, so it is part of the loop
             return _Marks("backward", thread, passes.where(np.append(group[1:] != group[:-1], True)))
     return _Marks("backward", thread, passes)
@@ -163,8 +163,8 @@ def _batches(rows: Rows, names: dict[int, str]) -> _Marks | None:
     if len(calls):
         # Batches that are only read through (statistics of the data) are not steps, and of several taken for one call
         # (two loaders side by side) the first begins the step.
-        group = np.searchsorted(calls.starts, batches.starts)
-        batches = batches.where(_first_of_last_round(group, batches.which) & (group < len(calls)))
+        group = _rounds(batches, calls)
+        batches = batches.where(_first_of_last_round(group, batches.which) & (group != len(calls)))
         if len(batches) == 1 and len(calls) > 1:
             return None  # one batch taken aside and used again and again: the calls are the loop
     return _Marks("batches", thread, batches, at_end=False) if len(batches) else None
@@ -219,6 +219,22 @@ def _longest(use: pd.DataFrame) -> int:
     return int(use.sort_values("time")["which"].iloc[-1])
 
 
+def _rounds(rows: Rows, separators: Rows) -> NDArray[np.intp]:
+    """Numbers the rows so that those with no separator between them have the same number; the number of separators for
+    rows after the last one.
+
+    Recording may have given up the separators (calls of a model with very many modules): where more rows than usual
+    follow the last one, as many as usual are together.
+    """
+    group = np.searchsorted(separators.starts, rows.starts)
+    last = group == len(separators)
+    earlier = np.unique(group[~last], return_counts=True)[1]
+    usual = int(np.median(earlier)) if len(earlier) else len(rows)
+    if np.count_nonzero(last) > usual:
+        group[last] += 1 + np.arange(np.count_nonzero(last)) // usual
+    return group
+
+
 def _first_of_last_round(group: NDArray[np.intp], loader: Times) -> NDArray[np.bool_]:
     """Of the batches in each group, the first after which no loader comes twice."""
     table = pd.DataFrame({"group": group, "loader": loader})
@@ -246,9 +262,11 @@ def _loop_begin(marks: Rows, rows: Rows, process_began: int | None) -> int:
     first = int(marks.starts[0])
     for what in (What.BATCH, What.CALL, What.BACKWARD):
         starts = rows.of(what).starts
-        per_step = np.diff(np.searchsorted(starts, marks.ends), prepend=0)
+        per_step = np.trim_zeros(np.diff(np.searchsorted(starts, marks.ends), prepend=0), "b")
+        if not len(per_step) or not per_step[0]:
+            continue
         usual = int(np.median(per_step[1:])) if len(per_step) > 1 else int(per_step[0])
-        if usual and per_step[0]:
+        if usual:
             return min(first, int(starts[max(per_step[0] - usual, 0)]))
     if first == marks.ends[0] and process_began is not None:
         return min(first, process_began)

@@ -45,7 +45,8 @@ def _row(path: Path) -> list[str]:
         manifests = [Manifest.load(file) for file in sorted((path / "manifest").glob("*.json"))]
         first = min(manifests, key=lambda manifest: manifest.started_ns)
         ended = "recording" if is_being_recorded(path) else _end(first)
-        complete = all(manifest.ended_ns is not None and not manifest.missing for manifest in manifests)
+        complete = all(manifest.ended_ns is not None for manifest in manifests)
+        complete = complete and not any(note.lost for manifest in manifests for note in manifest.missing)
     except RunError as error:
         click.echo(f"tracekit: {visible(str(error))}", err=True)
         return [name, "?", "?", "?", "?", "?", "?"]
