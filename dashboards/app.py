@@ -1,9 +1,10 @@
 """The Dash app: a frame with navigation, and one callback that turns a URL into a page."""
 
+import traceback
 from urllib.parse import parse_qsl, urlencode
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, dcc
+from dash import Dash, Input, Output, dcc, set_props
 from dash.development.base_component import Component
 
 from tracekit.dashboards.library import Library, OpenRun
@@ -36,15 +37,17 @@ def build_app(library: Library, prefix: str) -> Dash:
         enable_mcp=False,
         websocket_callbacks=False,
         compress=False,
+        on_error=_say,
     )
     app.layout = _frame(prefix)
     app.callback(
         Output("navigation", "children"),
         Output("run", "children"),
         Output("page", "children"),
+        Output("problem", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
-    )(lambda pathname, search: show(library, prefix, pathname, search))
+    )(lambda pathname, search: (*show(library, prefix, pathname, search), ""))
     for page in PAGES:
         if page.register is not None:
             page.register(app, library)
@@ -99,6 +102,16 @@ def _run_name(run: OpenRun | None) -> Component | str:
     return dmc.Group([dmc.Text(run.name, className="run-name"), badge], gap="sm", wrap="nowrap", miw=0)
 
 
+def _say(error: Exception) -> None:
+    """Put what went wrong in a callback on the page, and what nobody expected on stderr too."""
+    if isinstance(error, TracekitError):
+        message = str(error)
+    else:
+        message = f"{type(error).__name__}: {error}"
+        traceback.print_exception(error)
+    set_props("problem", {"children": failure("This cannot be shown", message)})
+
+
 def _frame(prefix: str) -> Component:
     header = dmc.Group(
         [
@@ -123,13 +136,16 @@ def _frame(prefix: str) -> Component:
             dmc.AppShellHeader(header),
             dmc.AppShellNavbar(dmc.Stack(id="navigation", gap=2), p="xs"),
             dmc.AppShellMain(
-                dcc.Loading(
-                    dmc.Box(id="page", maw=1500, mx="auto"),
-                    type="dot",
-                    delay_show=300,
-                    overlay_style={"visibility": "visible", "opacity": 0.4},
-                    target_components={"page": "children"},  # type: ignore[arg-type]  # Dash types it as without keys
-                )
+                [
+                    dmc.Box(id="problem", maw=1500, mx="auto"),
+                    dcc.Loading(
+                        dmc.Box(id="page", maw=1500, mx="auto"),
+                        type="dot",
+                        delay_show=300,
+                        overlay_style={"visibility": "visible", "opacity": 0.4},
+                        target_components={"page": "children"},  # type: ignore[arg-type]  # Dash types it as without keys
+                    ),
+                ]
             ),
         ],
         header={"height": _HEADER},

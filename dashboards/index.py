@@ -86,10 +86,14 @@ class Lane:
 
 
 class Index:
-    """What is drawn of a run. `begin` and `end` (ns) hold all of its events; `names` the (text, colour) of each id."""
+    """What is drawn of a run. `begin` and `end` (ns) hold all of its events; `names` the (text, colour) of each id;
+    `complete` is False for an outline."""
 
-    def __init__(self, begin: int, end: int, lanes: list[Lane], names: list[tuple[str, str]]) -> None:
+    def __init__(
+        self, begin: int, end: int, lanes: list[Lane], names: list[tuple[str, str]], complete: bool = True
+    ) -> None:
         self.begin, self.end = begin, end
+        self.complete = complete
         self.lanes = lanes
         self.names = names
 
@@ -183,15 +187,16 @@ def _as_buckets(level: Level, begin: int, end: int) -> pd.DataFrame:
     return frame[frame["covered_ns"] > 0]
 
 
-def build_index(run: Run, steps: Steps, extent: tuple[int, int], folder: Path) -> Index:
-    """Index a run into an empty folder. `extent` is the time that holds all of it, see `extent_of`."""
+def build_index(run: Run, steps: Steps, extent: tuple[int, int], folder: Path, kinds: Sequence[str] = KINDS) -> Index:
+    """Index a run into an empty folder. `extent` is the time that holds all of it, see `extent_of`; `kinds` are those
+    of KINDS that are wanted."""
     begin, end = extent
     grid = Grid.over(begin, end, FINEST)
     names = Names()
     lanes: dict[LaneKey, Lane] = {}
     sums: dict[LaneKey, Sums] = {}
     nesting: dict[tuple[int, str, int], Nesting] = {}
-    for portion in _ahead(read_portions(run, steps, names)):
+    for portion in _ahead(read_portions(run, steps, names, kinds)):
         for key, events in _by_lane(portion, names, nesting):
             if key not in lanes:
                 lanes[key] = Lane(key, folder / str(len(lanes)))
@@ -200,7 +205,7 @@ def build_index(run: Run, steps: Steps, extent: tuple[int, int], folder: Path) -
             sums[key].add(events)
     for key, lane in lanes.items():
         lane.levels = sums.pop(key).levels()
-    return Index(begin, end, [lanes[key] for key in sorted(lanes)], names.pairs)
+    return Index(begin, end, [lanes[key] for key in sorted(lanes)], names.pairs, set(KINDS) == set(kinds))
 
 
 def _ahead(portions: Iterator[Portion]) -> Iterator[Portion]:

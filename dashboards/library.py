@@ -2,10 +2,12 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -20,6 +22,7 @@ from tracekit.analysis.report import summarize_steps
 from tracekit.analysis.report_schema import REPORT_VERSION, Report, StepSummary
 from tracekit.analysis.steps import Steps, find_steps
 from tracekit.dashboards.index import Index, build_index, extent_of
+from tracekit.dashboards.sources import KINDS, OUTLINE
 from tracekit.errors import RunError, TracekitError
 from tracekit.run.folder import is_run, list_runs
 from tracekit.run.manifest import Manifest, Missing
@@ -49,10 +52,11 @@ class Once:
 
 
 class OpenRun:
-    """A run and what was computed about it. `folder` takes its scratch files."""
+    """A run and what was computed about it. `folder` takes its scratch files; `builders` make its index."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
+    def __init__(self, run: Run, folder: Path, builders: Executor) -> None:
         self.run = run
+        self._builders = builders
         self._folder = folder
         self._once = Once()
 
@@ -97,12 +101,21 @@ class OpenRun:
         query = "SELECT * FROM processes ORDER BY process, attempt"
         return self._once.get("processes", lambda: self.run.sql(query).drop_duplicates("process"))
 
-    def index(self) -> Index:
-        return self._once.get("index", self._build_index)
+    def outline(self) -> Index:
+        """The index without operators."""
+        return self._once.get("outline", lambda: self._build(OUTLINE))
 
-    def _build_index(self) -> Index:
+    def index(self, patience: float | None = None) -> Index:
+        """The index. After `patience` seconds of waiting for it, the outline instead; it is made in the background."""
+        coming = self._once.get("index", lambda: self._builders.submit(self._build, KINDS))
+        try:
+            return coming.result(patience)
+        except TimeoutError:
+            return self.outline()
+
+    def _build(self, kinds: Sequence[str]) -> Index:
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        return build_index(self.run, self.steps(), self.extent(), folder)
+        return build_index(self.run, self.steps(), self.extent(), folder, kinds)
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -126,6 +139,9 @@ class Library:
         if not self._paths():
             raise RunError(f"no run in {directory}/; record one with: tracekit record -- python your_script.py")
         self._scratch = Path(tempfile.mkdtemp(prefix="tracekit-dashboard-"))
+        # Apart, because who prepares a run waits for its index.
+        self._builders = ThreadPoolExecutor(2, thread_name_prefix="index")
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._open: dict[str, tuple[Hashable, OpenRun]] = {}
         self._one_at_a_time = Lock()
 
@@ -135,6 +151,8 @@ class Library:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for pool in (self._builders, self._preparing):
+            pool.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _paths(self) -> dict[str, Path]:
@@ -168,7 +186,7 @@ class Library:
                 known[1].close()
                 known = None
             if known is None:
-                known = state, OpenRun(open_run(path), Path(tempfile.mkdtemp(dir=self._scratch)))
+                known = state, OpenRun(open_run(path), Path(tempfile.mkdtemp(dir=self._scratch)), self._builders)
             self._open[name] = known  # the last one used goes to the end
             while len(self._open) > _OPEN:
                 _, forgotten = self._open.pop(next(iter(self._open)))
@@ -179,14 +197,12 @@ class Library:
         """Begin in the background to make what the first look at a run needs; without a name, the newest."""
 
         def make() -> None:
-            try:
+            with suppress(TracekitError):  # the page that shows the run will say it
                 opened = self.open(name or self.names()[0])
                 opened.index()
                 opened.report()
-            except TracekitError:
-                pass  # the page that shows the run will say it
 
-        Thread(target=make, name="warm", daemon=True).start()
+        self._preparing.submit(make)
 
 
 def _kept_report(run: Run) -> Report | None:

@@ -1,11 +1,13 @@
 """Serving the dashboard: one process, a few threads, until Ctrl-C."""
 
 import logging
+import os
 import secrets
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +26,8 @@ def serve(directory: Path | str, host: str, port: int, base_path: str = "", allo
     """Serve until interrupted. Raises TracekitError when there is no run, or the address is taken."""
     base_path = "/" + base_path.strip("/") if base_path.strip("/") else ""
     token = secrets.token_urlsafe(16)
+    for name in [name for name in os.environ if name.startswith("DASH_")]:
+        del os.environ[name]  # meant for another app; they would change debugging, prefixes and more of this one
     with Library(Path(directory)) as library:
         app = build_app(library, f"{base_path}/{token}/")
         hosts = LOOPBACK | {host.lower(), socket.gethostname().lower()} | {name.lower() for name in allowed}
@@ -36,8 +40,12 @@ def serve(directory: Path | str, host: str, port: int, base_path: str = "", allo
         name = f"[{host}]" if ":" in host else host
         print(f"tracekit: dashboard of {directory} at http://{name}:{listener.getsockname()[1]}{base_path}/{token}/")
         print("tracekit: Ctrl-C ends it", flush=True)
-        library.warm()
-        server.run()
+        with suppress(KeyboardInterrupt):
+            library.warm()
+            server.run()
+    # Queries may still run in the background, and DuckDB aborts a process whose interpreter goes away under one.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,6 +1,6 @@
 """What the timeline shows of a run: which rows of which table, and in what portions they are read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -53,6 +53,8 @@ _COLOUR_OF_CATEGORY = {
     "gpu_memset": "copy",
 }
 KINDS = ["step", "phase", *SOURCES]
+# What is read at once even of a run of many million events, nearly all of which are operators.
+OUTLINE = [kind for kind in KINDS if kind not in ("operator", "gpu")]
 
 
 def colour_key(name: str, category: str) -> str:
@@ -100,10 +102,11 @@ class Portion:
     events: Events
 
 
-def read_portions(run: Run, steps: Steps, names: Names) -> Iterator[Portion]:
-    """All events of a run, kind by kind and process by process, each in the order of time."""
-    yield from _loop_portions(steps, names)
-    for kind, rows in SOURCES.items():
+def read_portions(run: Run, steps: Steps, names: Names, kinds: Sequence[str]) -> Iterator[Portion]:
+    """All events of some kinds, kind by kind and process by process, each in the order of time."""
+    yield from (portion for portion in _loop_portions(steps, names) if portion.kind in kinds)
+    for kind in [kind for kind in SOURCES if kind in kinds]:
+        rows = SOURCES[kind]
         extent = run.sql(
             f"SELECT process, count(*) AS rows, min(start_ns) AS first, max(start_ns) AS last FROM ({rows})"
             " GROUP BY process ORDER BY process"

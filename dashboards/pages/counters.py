@@ -96,8 +96,7 @@ def _update(
     asking: Mapping[str, object],
 ) -> tuple[object, ...]:
     run = library.open(str(asking["run"]))
-    index = run.index()
-    whole = (index.begin, index.end)
+    whole = run.extent()
     shown = next_view("counters", ctx.triggered_id, change, now, asking, whole)
     if shown is None:
         return (no_update,) * 4
@@ -145,7 +144,7 @@ _ON_A_CPU = ("cpu_ns", "clock_ns", "user_ns", "system_ns", "cpu_busy_ns", "steal
 
 def _loop(run: OpenRun, shown: tuple[int, int]) -> pd.DataFrame:
     """The steps and phases of the process that stands for the run, as marks on rows 0 and 1."""
-    index, steps = run.index(), run.steps()
+    index, steps = run.outline(), run.steps()
     place = {
         number: ["step", "phase"].index(lane.kind)
         for number, lane in enumerate(index.lanes)

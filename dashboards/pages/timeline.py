@@ -18,6 +18,8 @@ from tracekit.dashboards.queries import process_labels
 
 # With more rows, each would get too few marks to show anything, and the page would be metres long.
 _ROWS = 100
+# Seconds to wait for operators before the rest is shown without them.
+_PATIENCE = 1.0
 # Processes shown at first: as many as fit one screen or so.
 _ROWS_AT_FIRST = 40
 
@@ -41,6 +43,7 @@ def render(view: View) -> Component:
                 dmc.Text(id="timeline-caption", size="sm", c="dimmed", mih=22),
                 dcc.Store(id="timeline-run", data={"run": run.name, "query": dict(view.query)}),
                 dcc.Store(id="timeline-range"),
+                dcc.Interval(id="timeline-again", interval=1000, disabled=True),
                 dcc.Loading(
                     dcc.Graph(id="timeline", figure=EMPTY, config=CONFIG),
                     type="dot",
@@ -63,14 +66,16 @@ def register(app: Dash, library: Library) -> None:
             Output("timeline-range", "data"),
             Output("timeline-caption", "children"),
             Output("timeline-processes", "value"),
+            Output("timeline-again", "disabled"),
         ],
         inputs={
             "change": Input("timeline", "relayoutData"),
             "processes": Input("timeline-processes", "value"),
             "clicks": clicks("timeline"),
+            "again": Input("timeline-again", "n_intervals"),
         },
         state={"now": State("timeline-range", "data"), "asking": State("timeline-run", "data")},
-    )(lambda change, processes, clicks, now, asking: _update(library, change, processes, now, asking))
+    )(lambda change, processes, clicks, again, now, asking: _update(library, change, processes, now, asking))
 
 
 def _update(
@@ -81,15 +86,18 @@ def _update(
     asking: Mapping[str, object],
 ) -> tuple[object, ...]:
     run = library.open(str(asking["run"]))
-    index = run.index()
-    whole = (index.begin, index.end)
-    shown = next_view("timeline", ctx.triggered_id, change, now, asking, whole)
+    # Who asks again waits for the rest, and is not shown the same once more.
+    index = run.index(0 if ctx.triggered_id == "timeline-again" else _PATIENCE)
+    if ctx.triggered_id == "timeline-again" and not index.complete:
+        return (no_update,) * 6
+    shown = next_view("timeline", ctx.triggered_id, change, now, asking, run.extent())
     if shown is None:
-        return (no_update,) * 5
+        return (no_update,) * 6
     chosen = [int(process) for process in processes] if processes else at_first(index)
-    figure, caption = draw(run, shown, chosen)
+    figure, caption = draw(run, index, shown, chosen)
     style = {"height": f"{figure['layout']['height']}px"}
-    return figure, style, as_range(*shown), caption, no_update if processes else [str(process) for process in chosen]
+    value = no_update if processes else [str(process) for process in chosen]
+    return figure, style, as_range(*shown), caption, value, index.complete
 
 
 def at_first(index: Index) -> list[int]:
@@ -104,9 +112,9 @@ def at_first(index: Index) -> list[int]:
     return chosen
 
 
-def draw(run: OpenRun, shown: tuple[int, int], processes: Sequence[int]) -> tuple[PlainFigure, str]:
+def draw(run: OpenRun, index: Index, shown: tuple[int, int], processes: Sequence[int]) -> tuple[PlainFigure, str]:
     """The figure of a part of a run for some processes, and a line that says what is in it."""
-    index, steps = run.index(), run.steps()
+    steps = run.steps()
     lanes = [number for number, lane in enumerate(index.lanes) if lane.key.process in processes]
     rows, place = rows_of(index, steps, process_labels(run.processes()), lanes[:_ROWS])
     view = index.view(*shown, lanes[:_ROWS], MARKS)
@@ -116,6 +124,8 @@ def draw(run: OpenRun, shown: tuple[int, int], processes: Sequence[int]) -> tupl
         f"{text.duration(shown[1] - shown[0])} from {begin:,.6g} s on · {text.number(int(view['count'].sum()))} events,"
         f" {text.number(len(view))} blocks drawn"
     )
+    if not index.complete:
+        caption += " · operators are still being read"
     if len(lanes) > _ROWS:
         caption += f" · the first {_ROWS} of {len(lanes)} rows: choose fewer processes"
     return figure, caption
