@@ -12,7 +12,7 @@ from tracekit.run.manifest import Overhead
 
 CROWDED = Crowding(
     host="node0", cpus=8, affinity=8, quota=None, physical_cores=8, processes=2, intra_op=8, worker_cpus=0.0,
-    threads=16, waiting=0.3, p=0.001, throttled=None, steal=0.0, psi_cpu=0.5, recording=0.01,
+    threads=16, runnable=7.0, waiting=0.3, p=0.001, throttled=None, steal=0.0, psi_cpu=0.5, recording=0.01,
 )  # fmt: skip
 
 
@@ -55,7 +55,9 @@ def test_a_recommendation_is_complete() -> None:
     assert (setting.basis, setting.effect) == ("rule", "numerics")
     assert (setting.gain.low, setting.gain.expected, setting.gain.high) == (0.0, 0.15, 0.3)
     assert "8 threads in each of 2 processes want to run on 8 CPUs of node0" in setting.why
-    assert "30%" in setting.why
+    assert (
+        "7.0 are running or ready to run, they wait for a CPU 30% of the time more than before the loop" in setting.why
+    )
     assert setting.apply == (
         "tracekit record --settings 'runs/my run/settings.toml' -- python train.py --name $'it\\'s\\x0anew'"
     )
@@ -70,6 +72,7 @@ def test_a_recommendation_is_complete() -> None:
         ({"physical_cores": 4}, 2),
         ({"physical_cores": None}, 4),
         ({"waiting": None, "p": None, "quota": 8.0, "throttled": 0.2}, 4),
+        ({"waiting": -0.1, "p": 0.9, "runnable": 12.0}, 4),  # neighbours disturb, but these crowd out each other
     ],
 )
 def test_values(changes: dict[str, Any], expected: int) -> None:
@@ -84,7 +87,7 @@ def test_values(changes: dict[str, Any], expected: int) -> None:
         {"waiting": 0.005},  # no more than recording may cause
         {"waiting": -0.1},
         {"p": 0.3},  # may be accident
-        {"waiting": None, "p": None},  # not measured
+        {"waiting": None, "p": None, "runnable": None},  # not measured
         {"waiting": None, "p": None, "throttled": 0.001},
         {"threads": None, "intra_op": None},
         {"processes": 9, "intra_op": 1, "threads": 9},  # one thread each is the least

@@ -44,8 +44,10 @@ def test_threads_that_wait_for_each_other_are_harmful_crowding(tmp_path: Path) -
     used, crowd = crowding(tmp_path, [rank(0, 0.02, 0.4), rank(1, 0.02, 0.4)], manifest)
     assert (crowd.threads, crowd.cpus, crowd.processes) == (8, 4, 2)
     assert crowd.is_oversubscribed()
-    assert crowd.is_harmful()
+    assert crowd.lost()
     assert crowd.waiting == pytest.approx(0.38, abs=0.01)
+    assert crowd.runnable == pytest.approx(2 * 1.5 / 0.6, rel=0.02)
+    assert crowd.lost() == pytest.approx(0.38, abs=0.01)
     assert used[0].cpus_used == pytest.approx(1.5, rel=0.01)
     assert used[0].efficiency == pytest.approx(1.5 / 4, rel=0.01)
     assert used[0].run_delay_share == pytest.approx(0.4, abs=0.01)
@@ -53,16 +55,22 @@ def test_threads_that_wait_for_each_other_are_harmful_crowding(tmp_path: Path) -
 
 
 def test_waiting_that_the_machine_shows_anyway_is_not(tmp_path: Path) -> None:
-    _, crowd = crowding(tmp_path, [rank(0, 0.4, 0.4), rank(1, 0.4, 0.4)], make_manifest(cpus=4, intra_op=4))
+    _, crowd = crowding(tmp_path, [rank(0, 0.4, 0.4), rank(1, 0.4, 0.4)], make_manifest(cpus=6, intra_op=4))
     assert crowd.is_oversubscribed()
-    assert not crowd.is_harmful()
+    assert not crowd.lost()
+
+
+def test_threads_that_crowd_out_each_other_are_told_from_neighbours(tmp_path: Path) -> None:
+    tapes = [rank(0, 0.75, 0.75), rank(1, 0.75, 0.75)]
+    _, crowd = crowding(tmp_path, tapes, make_manifest(cpus=4, intra_op=4))
+    assert crowd.lost() == pytest.approx(1 - 4 / 12, abs=0.01)
 
 
 def test_waiting_that_recording_may_account_for_is_not(tmp_path: Path) -> None:
     _, crowd = crowding(tmp_path, [rank(0, 0.002, 0.008)], make_manifest(cpus=2, intra_op=4))
     assert crowd.p is not None
     assert crowd.p < 0.05
-    assert not crowd.is_harmful()
+    assert not crowd.lost()
 
 
 def test_threads_that_fit_are_not_crowded_however_long_they_wait(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_the_quota_counts_and_throttling_is_harm_enough(tmp_path: Path) -> None:
     assert (crowd.cpus, crowd.threads) == (2, 4)
     assert crowd.throttled == pytest.approx(0.2, rel=0.01)
     assert crowd.steal == pytest.approx(0.01, rel=0.01)
-    assert crowd.is_harmful()
+    assert crowd.lost()
 
 
 def test_loader_workers_count_with_the_whole_cpus_they_keep_busy(tmp_path: Path) -> None:
@@ -96,7 +104,7 @@ def test_without_counters_nothing_is_known_and_nothing_is_zero(tmp_path: Path) -
     used, crowd = crowding(tmp_path, [tape], make_manifest(intra_op=8, torch=None))
     assert (used[0].cpus_used, used[0].efficiency, used[0].run_delay_share) == (None, None, None)
     assert (crowd.threads, crowd.waiting, crowd.throttled, crowd.psi_cpu) == (None, None, None, None)
-    assert not crowd.is_harmful()
+    assert not crowd.lost()
 
 
 def test_a_counter_is_divided_among_the_phases_by_their_time(tmp_path: Path) -> None:

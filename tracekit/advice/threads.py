@@ -12,10 +12,10 @@ def fewer_threads(report: Report) -> Advice:
 
     Recommended is floor((CPUs - whole CPUs kept busy by loader workers) / main loops), with the CPUs that affinity and
     quota allow and no more than there are physical cores: threads that share a core share its vector units. Only when
-    more threads want to run than may, and that does harm (`Crowding.is_harmful`): threads that were never waiting cost
-    nothing.
+    more threads want to run than may, and time is evidently lost to that (`Crowding.lost`): threads that never waited
+    cost nothing.
     """
-    crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed() and crowd.is_harmful()]
+    crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed() and crowd.lost()]
     settings = [setting for crowd in crowded if (setting := _recommend(report, crowd)) is not None]
     if settings:
         best = min(settings, key=lambda setting: setting.recommended)
@@ -28,7 +28,7 @@ def _recommend(report: Report, crowd: Crowding) -> Setting | None:
     recommended = max(1, (cpus - int(crowd.worker_cpus)) // crowd.processes)
     if crowd.intra_op is None or recommended >= crowd.intra_op:
         return None
-    lost = max(crowd.waiting or 0.0, crowd.throttled or 0.0)
+    lost = crowd.lost()
     return Setting(
         name=SETTING,
         current=crowd.intra_op,
@@ -38,7 +38,7 @@ def _recommend(report: Report, crowd: Crowding) -> Setting | None:
         gain=Gain(low=0.0, expected=round(lost / 2, 4), high=round(lost, 4)),
         basis="rule",
         effect="numerics",  # a sum over another number of threads is added up in another order
-        why=f"{_demand(crowd)}, and {_harm(crowd)}. The gain is an estimate between none of this time and all of it.",
+        why=f"{_demand(crowd)}; {_seen(crowd)}. The gain is guessed: between none of the {lost:.0%} so lost and all.",
         apply=shell_line(["tracekit", "record", "--settings", f"{report.path}/settings.toml", "--", *report.command]),
     )
 
@@ -50,13 +50,15 @@ def _demand(crowd: Crowding) -> str:
     return f"{loops}{workers} want to run on {crowd.cpus} CPUs{quota} of {crowd.host}"
 
 
-def _harm(crowd: Crowding) -> str:
+def _seen(crowd: Crowding) -> str:
     seen = []
+    if crowd.runnable is not None:
+        seen.append(f"on average {crowd.runnable:.1f} are running or ready to run")
     if crowd.waiting is not None and crowd.waiting > crowd.recording:
-        seen.append(f"they wait for a CPU {crowd.waiting:.0%} of the time, beyond what they did before the loop")
+        seen.append(f"they wait for a CPU {crowd.waiting:.0%} of the time more than before the loop")
     if crowd.throttled is not None and crowd.throttled > crowd.recording:
         seen.append(f"the quota halts them {crowd.throttled:.0%} of the time")
-    return " and ".join(seen)
+    return ", ".join(seen)
 
 
 def _why_not(report: Report) -> str:
@@ -67,6 +69,9 @@ def _why_not(report: Report) -> str:
     crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed()]
     if not crowded:
         return "No thread count is recommended: the threads fit the CPUs. Whether fewer are faster was not measured."
-    if all(crowd.waiting is None and crowd.throttled is None for crowd in crowded):
+    if all(crowd.runnable is None and crowd.throttled is None for crowd in crowded):
         return "No thread count is recommended: there are more threads than CPUs, but no counter tells if they wait."
-    return "No thread count is recommended: there are more threads than CPUs, but they hardly wait for one."
+    return (
+        "No thread count is recommended: there are more threads than CPUs, but seldom so many at once, and they wait no"
+        " longer than the program did before its loop."
+    )

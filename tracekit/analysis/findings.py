@@ -89,7 +89,7 @@ def _crowding(report: Report) -> list[Finding]:
                 msgspec.to_builtins(crowd)
                 | {
                     "oversubscribed": crowd.is_oversubscribed(),
-                    "harmful": crowd.is_harmful(),
+                    "lost": crowd.lost(),
                     "beyond_physical_cores": (
                         None if crowd.physical_cores is None else crowd.threads > crowd.physical_cores
                     ),

@@ -15,7 +15,7 @@ from tracekit.run.reader import Run
 
 # Shares of waiting are compared between blocks of this length: five readings at the default rate.
 _BLOCK_NS = 500_000_000
-# The customary level of a test; it decides only together with a share that matters (`Crowding.is_harmful`).
+# The customary level of a test; it decides only together with a share that matters (`Crowding.lost`).
 _SIGNIFICANCE = 0.05
 
 _COUNTERS = [
@@ -42,11 +42,13 @@ class ThreadUse(msgspec.Struct):
 
 
 class Crowding(msgspec.Struct):
-    """The threads that want a CPU of one host against the CPUs they may use.
+    """The threads that want a CPU of one host against the CPUs they may use. None: not known.
 
     `threads` is the intra-op threads of all main loops plus the whole CPUs that loader workers keep busy
-    (`worker_cpus`); `cpus` what affinity and quota allow. `waiting` is the share of time lost waiting for a CPU beyond
-    what the same processes lost before their loops, `p` the chance to see that much by accident. None: not known.
+    (`worker_cpus`); `cpus` what affinity and quota allow. `runnable` is how many of the run's threads were running or
+    ready to run, on average over the loop. `waiting` is the share of time that threads waited for a CPU beyond what the
+    same processes waited before their loops, `p` the chance to see that much by accident. `recording` is the share of
+    time that recording may account for.
     """
 
     host: str
@@ -58,6 +60,7 @@ class Crowding(msgspec.Struct):
     intra_op: int | None
     worker_cpus: float
     threads: int | None
+    runnable: float | None
     waiting: float | None
     p: float | None
     throttled: float | None
@@ -69,14 +72,21 @@ class Crowding(msgspec.Struct):
         """Whether more threads may want to run than may run."""
         return self.threads is not None and self.threads > self.cpus
 
-    def is_harmful(self) -> bool:
-        """Whether the crowding shows in what was measured.
+    def lost(self) -> float:
+        """The share of time lost to crowding that cannot be laid to others, 0 where none is evident.
 
-        Waiting must be beyond what the machine shows anyway, and beyond what recording, which takes CPU time too, may
-        account for by itself. Throttling has no other cause than the job's own use.
+        It is the largest of
+
+        - what the run's own threads must wait for each other: `1 - cpus / runnable`, also on a machine of their own;
+        - `waiting`, if it is no accident: before its loop a program is one thread among the same neighbours;
+        - `throttled`: a quota halts its job for nothing but its own use.
+
+        Of no account is what recording, which takes CPU time too, may account for by itself.
         """
-        waits = self.waiting is not None and self.waiting > self.recording and _below(self.p, _SIGNIFICANCE)
-        return waits or (self.throttled is not None and self.throttled > self.recording)
+        crowded_out = 1 - self.cpus / self.runnable if self.runnable else 0.0
+        waiting = self.waiting if self.waiting is not None and _below(self.p, _SIGNIFICANCE) else 0.0
+        share = max(crowded_out, waiting, self.throttled or 0.0)
+        return share if share > self.recording else 0.0
 
 
 def _below(p: float | None, level: float) -> bool:
@@ -145,8 +155,8 @@ def _crowding(
 ) -> Crowding:
     cpu, intra_op = manifest.cpu, _intra_op(manifest)
     loop = min(start for start, _ in windows.values()), max(end for _, end in windows.values())
-    used = [_cpus(increases, int(worker), loop) for worker in workers]
-    worker_cpus = sum(share for share in used if not math.isnan(share))
+    worker_cpus = sum(_worker_cpus(increases, int(worker), loop) for worker in workers)
+    in_loops = sum(_runnable(increases, process, window) for process, window in windows.items())
     cpus = thread_budget(cpu)
     waiting, p = _waiting(increases, windows, begins)
 
@@ -163,6 +173,7 @@ def _crowding(
         intra_op=intra_op,
         worker_cpus=round(worker_cpus, 3),
         threads=intra_op * len(windows) + int(worker_cpus) if intra_op else None,
+        runnable=_known(in_loops + worker_cpus),
         waiting=waiting,
         p=p,
         throttled=machine("cgroup.throttled_ns") if cpu.quota is not None else None,
@@ -170,6 +181,19 @@ def _crowding(
         psi_cpu=machine("psi.cpu.some_ns"),
         recording=max(manifest.overhead.budget, manifest.overhead.total),
     )
+
+
+def _worker_cpus(increases: Increases, worker: int, loop: tuple[int, int]) -> float:
+    """CPU time of a loader worker over the time of the whole loop: workers come and go with the epochs."""
+    start, end = np.array([loop[0]]), np.array([loop[1]])
+    grown = float(increases.within(worker, "process.cpu_ns", start, end)[0])
+    return 0.0 if math.isnan(grown) else grown / max(loop[1] - loop[0], 1)
+
+
+def _runnable(increases: Increases, process: int, window: tuple[int, int]) -> float:
+    """The threads of a process that were running or ready to run, on average."""
+    ran, waited = (increases.rate(process, name, window) for name in ("thread.cpu_ns", "thread.run_delay_ns"))
+    return ran + waited
 
 
 def _waiting(
