@@ -69,6 +69,8 @@ def _why_not(report: Report) -> str:
     crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed()]
     if not crowded:
         return "No thread count is recommended: the threads fit the CPUs. Whether fewer are faster was not measured."
+    if any(crowd.lost() for crowd in crowded):
+        return "No thread count is recommended: one thread in each process is the least; start fewer processes."
     if all(crowd.runnable is None and crowd.throttled is None for crowd in crowded):
         return "No thread count is recommended: there are more threads than CPUs, but no counter tells if they wait."
     return (
