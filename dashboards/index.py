@@ -29,6 +29,14 @@ _WEIGHTS = {"step": 4, "phase": 8}
 # A level is fine enough for a view when it has at least this part of the buckets that the view could show.
 _FINE_ENOUGH = 1 / 4
 
+# A view sums up so many events of a lane by itself, in about a millisecond; lanes with more have levels, which take
+# half a megabyte of memory each.
+FEW = 10_000
+# Events summed up at once when levels are made.
+_AT_ONCE = 1 << 20
+# Deeper calls share the last lane: a broken or hostile trace must not make thousands of lanes.
+_DEEPEST = 63
+
 _COLUMNS = {"start": np.int64, "duration": np.int64, "name": np.int32}
 
 
@@ -67,6 +75,14 @@ class Lane:
                 getattr(events, column).tofile(file)
         self.count += len(events)
         self.longest = max(self.longest, int(events.duration.max(initial=0)))
+
+    def sum_up(self, grid: Grid) -> None:
+        """Make the levels, where the lane has so many events that a view could not sum them up itself."""
+        if self.count > FEW:
+            sums, events = Sums(grid), self.events()
+            for first in range(0, self.count, _AT_ONCE):
+                sums.add(events[first : first + _AT_ONCE])
+            self.levels = sums.levels()
 
     def events(self) -> Events:
         """All events of the lane, mapped from its files: only what is looked at is read."""
@@ -129,7 +145,7 @@ class Index:
     def _buckets(self, seen: "_Seen", begin: int, end: int, share: int) -> pd.DataFrame:
         """The finest level with at most `share` buckets in view; sums made now where even the finest is too coarse."""
         levels = self.lanes[seen.lane].levels
-        if (end - begin) / levels[0].grid.width < share * _FINE_ENOUGH:
+        if not levels or (end - begin) / levels[0].grid.width < share * _FINE_ENOUGH:
             sums = Sums(Grid.over(begin, end, max(share, 1)))
             sums.add(seen.events)
             return _as_buckets(sums.levels(share)[0], begin, end)
@@ -194,17 +210,14 @@ def build_index(run: Run, steps: Steps, extent: tuple[int, int], folder: Path, k
     grid = Grid.over(begin, end, FINEST)
     names = Names()
     lanes: dict[LaneKey, Lane] = {}
-    sums: dict[LaneKey, Sums] = {}
     nesting: dict[tuple[int, str, int], Nesting] = {}
     for portion in _ahead(read_portions(run, steps, names, kinds)):
         for key, events in _by_lane(portion, names, nesting):
             if key not in lanes:
                 lanes[key] = Lane(key, folder / str(len(lanes)))
-                sums[key] = Sums(grid)
             lanes[key].append(events)
-            sums[key].add(events)
-    for key, lane in lanes.items():
-        lane.levels = sums.pop(key).levels()
+    for lane in lanes.values():
+        lane.sum_up(grid)
     return Index(begin, end, [lanes[key] for key in sorted(lanes)], names.pairs, set(KINDS) == set(kinds))
 
 
@@ -242,7 +255,7 @@ def _by_lane(
             depths = _order_of_phases(names)[events.name]
         else:
             tracker = nesting.setdefault((portion.process, portion.kind, thread), Nesting())
-            depths = tracker.depths(events.start, events.duration)
+            depths = np.minimum(tracker.depths(events.start, events.duration), _DEEPEST)
         for depth, part in _by_value(depths):
             found.append((LaneKey(portion.process, KINDS.index(portion.kind), thread, depth), events[part]))
     return found
@@ -254,8 +267,8 @@ def _order_of_phases(names: Names) -> Integers:
 
 
 def _by_value(values: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
-    """For each value the positions that hold it, in their order. A depth fits 16 bits, which NumPy sorts by radix."""
-    order = np.argsort(values.astype(np.uint16), kind="stable")
+    """For each value the positions that hold it, in their order. Depths fit 8 bits, which NumPy sorts by counting."""
+    order = np.argsort(values.astype(np.uint8), kind="stable")
     counts = np.bincount(values)
     edges = np.concatenate([[0], np.cumsum(counts)])
     return [(int(value), order[edges[value] : edges[value + 1]]) for value in np.flatnonzero(counts)]

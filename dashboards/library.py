@@ -107,11 +107,13 @@ class OpenRun:
 
     def index(self, patience: float | None = None) -> Index:
         """The index. After `patience` seconds of waiting for it, the outline instead; it is made in the background."""
+        # First what is quick: two builders at once would each be slower than one after the other.
+        outline = self.outline()
         coming = self._once.get("index", lambda: self._builders.submit(self._build, KINDS))
         try:
             return coming.result(patience)
         except TimeoutError:
-            return self.outline()
+            return outline
 
     def _build(self, kinds: Sequence[str]) -> Index:
         folder = Path(tempfile.mkdtemp(dir=self._folder))

@@ -1,8 +1,6 @@
 """What all figures share. Their paper is transparent and their ink comes from assets/style.css, so that one figure fits
 the light and the dark scheme."""
 
-from collections.abc import Mapping
-
 import plotly.graph_objects as go
 from dash import dcc
 
@@ -15,7 +13,13 @@ CONFIG: dcc.Graph.Config = {
     "toImageButtonOptions": {"format": "svg", "filename": "tracekit"},
 }
 
-AXIS = {"showline": False, "zeroline": False, "ticks": "", "automargin": True, "title": {"standoff": 10}}
+AXIS: dict[str, object] = {
+    "showline": False,
+    "zeroline": False,
+    "ticks": "",
+    "automargin": True,
+    "title": {"standoff": 10},
+}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -31,10 +35,9 @@ EMPTY = {
 }
 
 
-def styled(figure: go.Figure, height: int, **layout: object) -> go.Figure:
-    """The figure with the common layout; `layout` adds to it or replaces parts."""
-    common: Mapping[str, object] = {
-        "template": "none",
+def layout_of(height: int) -> dict[str, object]:
+    """The layout that figures have in common, but for the axes."""
+    return {
         "height": height,
         "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -44,7 +47,11 @@ def styled(figure: go.Figure, height: int, **layout: object) -> go.Figure:
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
         "dragmode": "zoom",
     }
-    figure.update_layout({**common, **layout})
+
+
+def styled(figure: go.Figure, height: int, **layout: object) -> go.Figure:
+    """The figure with the common layout and axes; `layout` adds to it or replaces parts."""
+    figure.update_layout({"template": "none", **layout_of(height), **layout})
     figure.update_xaxes(AXIS)
     figure.update_yaxes(AXIS)
     return figure

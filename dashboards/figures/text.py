@@ -10,7 +10,10 @@ _COUNTS = [(1e9, " G"), (1e6, " M"), (1e3, " k")]
 
 def time_unit(ns: float) -> tuple[float, str]:
     """The unit in which so many nanoseconds read well: its nanoseconds and its name."""
-    return next((step for step in _NS if abs(ns) >= step[0]), _NS[-1])
+    for step in _NS:
+        if abs(ns) >= step[0]:
+            return step
+    return _NS[-1]
 
 
 def duration(ns: float) -> str:

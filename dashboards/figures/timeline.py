@@ -6,10 +6,9 @@ from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from tracekit.dashboards.figures import text
-from tracekit.dashboards.figures.base import styled
+from tracekit.dashboards.figures.base import AXIS, layout_of
 from tracekit.dashboards.figures.colors import COLORS, LABELS
 
 ROW_HEIGHT = 20
@@ -54,45 +53,43 @@ def timeline_figure(marks: pd.DataFrame, rows: Sequence[Row], begin: int, end: i
     name_covered_ns, bucket (whether it stands for several events), bottom and height (the part of the row that it
     fills).
     """
-    figure = go.Figure(layout={"barmode": "overlay", "bargap": 0, "showlegend": True})
-    styled(figure, ROW_HEIGHT * len(rows) + _TOP + _BOTTOM, margin={"l": 130, "r": 16, "t": _TOP, "b": _BOTTOM})
-    figure.update_xaxes(
-        range=[(begin - origin) / 1e9, (end - origin) / 1e9],
-        title_text="time since the start of the run (s)",
-        exponentformat="none",
-        nticks=8,
-    )
     ticks = [at for at, row in enumerate(rows) if row.label and not row.title]
-    figure.update_yaxes(
-        range=[len(rows) - 0.5, -0.5],
-        fixedrange=True,
-        showgrid=False,
-        ticklabelstandoff=8,
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[text.label(rows[at].label, 22) for at in ticks],
-    )
     titles = [at for at, row in enumerate(rows) if row.title]
-    figure.update_layout(
-        shapes=[
-            {"type": "line", "xref": "paper", "x0": -0.2, "x1": 1, "y0": at - 0.5, "y1": at - 0.5, "line": {"width": 1}}
-            for at in titles
-        ],
-        annotations=[
-            {
-                "text": f"<b>{text.label(rows[at].label, 100)}</b>",
-                "xref": "paper",
-                "x": 0,
-                "xanchor": "left",
-                "y": at,
-                "yanchor": "middle",
-                "showarrow": False,
-            }
-            for at in titles
-        ],
-    )
-    bars = event_bars(marks, [row.noun for row in rows], end - begin, origin)
-    return {"data": bars, "layout": figure.to_dict()["layout"]}
+    xaxis = {
+        "range": [(begin - origin) / 1e9, (end - origin) / 1e9],
+        "title": {"text": "time since the start of the run (s)", "standoff": 10},
+        "exponentformat": "none",
+        "nticks": 8,
+    }
+    yaxis = {
+        "range": [len(rows) - 0.5, -0.5],
+        "fixedrange": True,
+        "showgrid": False,
+        "ticklabelstandoff": 8,
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [text.label(rows[at].label, 22) for at in ticks],
+    }
+    layout = layout_of(ROW_HEIGHT * len(rows) + _TOP + _BOTTOM) | {
+        "margin": {"l": 130, "r": 16, "t": _TOP, "b": _BOTTOM},
+        "barmode": "overlay",
+        "bargap": 0,
+        "showlegend": True,
+        "xaxis": AXIS | xaxis,
+        "yaxis": AXIS | yaxis,
+        "shapes": [_line_above(at) for at in titles],
+        "annotations": [_title(rows[at].label, at) for at in titles],
+    }
+    return {"data": event_bars(marks, [row.noun for row in rows], end - begin, origin), "layout": layout}
+
+
+def _line_above(at: int) -> dict[str, object]:
+    return {"type": "line", "xref": "paper", "x0": -0.2, "x1": 1, "y0": at - 0.5, "y1": at - 0.5, "line": {"width": 1}}
+
+
+def _title(label: str, at: int) -> dict[str, object]:
+    words = f"<b>{text.label(label, 100)}</b>"
+    return {"text": words, "xref": "paper", "x": 0, "xanchor": "left", "y": at, "yanchor": "middle", "showarrow": False}
 
 
 def event_bars(marks: pd.DataFrame, nouns: Sequence[str], view: int, origin: int) -> list[Trace]:

@@ -19,7 +19,7 @@ from tracekit.dashboards.queries import process_labels
 # With more rows, each would get too few marks to show anything, and the page would be metres long.
 _ROWS = 100
 # Seconds to wait for operators before the rest is shown without them.
-_PATIENCE = 1.0
+_PATIENCE = 0.5
 # Processes shown at first: as many as fit one screen or so.
 _ROWS_AT_FIRST = 40
 

@@ -19,8 +19,8 @@ from synthetic import training_run
 
 def dashboard(*arguments: str, scratch: Path | None = None) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "tracekit", "dashboard", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, env=os.environ | ({"TMPDIR": str(scratch)} if scratch else {}), **pipes)
+    environment = os.environ | ({"TMPDIR": str(scratch)} if scratch else {})
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
 def status(url: str, **headers: str) -> int:

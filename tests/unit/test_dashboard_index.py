@@ -8,6 +8,7 @@ import pytest
 from synthetic import BEGIN_NS, MS, Tape, make_run, train, training_run
 
 from tracekit.analysis.steps import find_steps
+from tracekit.dashboards import index as index_module
 from tracekit.dashboards.index import Index, build_index, extent_of
 from tracekit.dashboards.library import Library
 from tracekit.dashboards.pages.lanes import marks_of, rows_of
@@ -24,9 +25,10 @@ def indexed(path: Path, scratch: Path) -> Index:
     return build_index(run, steps, extent_of(run, steps), scratch)
 
 
-@pytest.fixture
-def busy(tmp_path: Path) -> Index:
-    """A training loop and 6,000 operators, each calling one other, in a thread of their own."""
+@pytest.fixture(params=[0, 100_000])
+def busy(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Index:
+    """A training loop and 6,000 operators, each calling one other, in another thread; with levels, and without."""
+    monkeypatch.setattr(index_module, "FEW", request.param)
     tape = Tape()
     train(tape, 40)
     rows = 6_000
@@ -99,6 +101,15 @@ def test_steps_carry_their_numbers_and_phases_fill_one_row(busy: Index, tmp_path
     assert phases["bucket"].all()
     assert ((phases["bottom"] + phases["height"]) <= 1 + 1e-9).all()
     assert (phases["height"] * phases["duration_ns"]).sum() == pytest.approx(phases["covered_ns"].sum())
+
+
+def test_what_is_nested_beyond_reason_shares_a_lane(tmp_path: Path) -> None:
+    start = BEGIN_NS + np.arange(300)
+    operators = pd.DataFrame({"start_ns": start, "duration_ns": MS, "name": "a", "process": 0, "thread": 9})
+    index = indexed(make_run(tmp_path / "run", [Tape()], {"operators": operators}), tmp_path / "scratch")
+    assert len(index.lanes) == 64
+    assert sum(lane.count for lane in index.lanes) == 300
+    assert len(index.view(index.begin, index.end, range(64), 100)) <= 100
 
 
 def test_processes_have_lanes_of_their_own(tmp_path: Path) -> None:
