@@ -65,7 +65,7 @@ class Agent:
                 self.fail(name, error)
 
     def when_imported(self, name: str, module: str, hook: Callable[[ModuleType], None]) -> None:
-        """Run `hook` for collector `name` once `module` is imported; its failure is the collector's, not the import's."""
+        """Run `hook` for collector `name` once `module` is imported; its failure switches off only the collector."""
         import wrapt
 
         def guarded(imported: ModuleType) -> None:

@@ -1,7 +1,7 @@
 """Collectives: the communication calls that the program makes itself, and who the ranks are.
 
-Gradient buckets of DistributedDataParallel are reduced by C++ code that does not come through here; they show in profiler
-windows.
+Gradient buckets of DistributedDataParallel are reduced by C++ code that does not come through here; they show in
+profiler windows.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from .agent import Agent
 from .patching import Patches
 
 _CALLS = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier",
-    "broadcast", "broadcast_object_list", "gather", "gather_object", "recv", "reduce", "reduce_scatter",
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "recv", "reduce", "reduce_scatter",
     "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
 

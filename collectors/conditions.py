@@ -42,7 +42,7 @@ class Conditions:
         )
 
     def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
-        """Torch allows one call in a process and raises at the second: the program's own must not fail because of ours."""
+        """Torch allows one call in a process and raises at the second: the program's must not fail because of ours."""
 
         def set_num_interop_threads(count: int) -> None:
             self._agent.note_missing(

@@ -25,6 +25,7 @@ class Governor:
         self.steps = 0
         self.detailed = True
         self.detailed_steps = 0
+        self.typical_step_ns = 0  # the median of the last steps, 0 before there are any
         self._step_began = self.started
         self._spent_before = 0
         self._next_detailed = 0
@@ -36,6 +37,8 @@ class Governor:
         now = clock()
         if self.steps:
             self._step_times.append(now - self._step_began)
+            if self.steps < _REMEMBERED_STEPS or self.steps % _REMEMBERED_STEPS == 0:
+                self.typical_step_ns = sorted(self._step_times)[len(self._step_times) // 2]
         cost = self.spent_ns - self._spent_before
         self._step_began, self._spent_before = now, self.spent_ns
         self.steps += 1
@@ -50,22 +53,16 @@ class Governor:
 
         One step is added now and then: a spacing that divides a pattern of the program would always meet the same part.
         """
-        typical = self.typical_step_ns()
+        typical = self.typical_step_ns
         if not typical:
             return 0
         cost = sorted(self._detail_costs)[len(self._detail_costs) // 2]
         spacing = cost / (typical * self.budget * _SHARE_OF_DETAIL)
         return int(spacing) + (self.detailed_steps % 2 if spacing > 1 else 0)
 
-    def typical_step_ns(self) -> int:
-        """The median of the last steps, 0 before there are any."""
-        times = sorted(self._step_times)
-        return times[len(times) // 2] if times else 0
-
-    def affords_window(self, cost_ns: float) -> bool:
-        """Whether a profiler window of this cost keeps the windows within their share of the time so far."""
-        elapsed = clock() - self.started
-        return self.profiler_ns + cost_ns <= self.budget * (1 - _SHARE_OF_DETAIL) * elapsed
+    def next_window(self, cost_ns: float) -> int:
+        """When a profiler window of this cost will keep the windows within their share of the time: CLOCK_MONOTONIC ns."""
+        return self.started + int((self.profiler_ns + cost_ns) / (self.budget * (1 - _SHARE_OF_DETAIL)))
 
     def overhead(self) -> dict[str, float]:
         """The shares of wall time spent in hooks (`program`) and, of these, in profiler windows (`profiler`)."""

@@ -2,13 +2,13 @@
 
 On a few detailed steps a dispatch mode watches the operations of that call: an operation that takes a weight of another
 layer or direction begins the next section. The program's own operations run, in their own order, so the results are the
-same bits on every path (oneDNN, per-step linear, packed sequences, projections). The watching inflates the call, so such
-calls are marked and analyses take only the sections' shares from them.
+same bits on every path (oneDNN, per-step linear, packed sequences, projections). The watching inflates the call, so
+such calls are marked and analyses take only the sections' shares from them.
 """
 
 from collections.abc import Callable
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tracekit.record.wire import FORWARD, Kind
 
@@ -46,14 +46,14 @@ class InnerLayers:
             return cls(agent, module, name, numbers)
         return None
 
-    def watch(self, module: "torch.nn.RNNBase", depth: int) -> "Any | None":
-        """A context that watches a call of the module, when its turn has come and nobody else watches the operations."""
+    def watch(self, module: "torch.nn.Module", depth: int) -> "Any | None":
+        """A context that watches a call of the module, when its turn has come and nobody else watches operations."""
         import torch
 
         self._calls += 1
         if self._calls > _FIRST_CALLS and self._calls % _EVERY:
             return None
-        weights = module._flat_weights
+        weights = cast("torch.nn.RNNBase", module)._flat_weights  # `of` gives inner layers to no other class
         if (
             torch._C._len_torch_dispatch_stack()
             or torch._C._get_tracing_state() is not None
@@ -78,7 +78,7 @@ def _watch(owners: dict[int, int], record: Callable[[list[tuple[int, int, int]]]
 
     class Watch(TorchDispatchMode):
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self._section: int | None = None
             self._start = self._end = 0
             self._closed: list[tuple[int, int, int]] = []

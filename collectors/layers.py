@@ -1,8 +1,8 @@
 """Layers: the time of every `nn.Module` call, forward and backward, under the module's qualified name.
 
 `torch.nn.Module.__call__` is replaced once, before anything else refers to it. Nothing is stored in the user's modules
-(hooks of theirs would be pickled with the model, and torch.compile would trace them), and a call costs a quarter of what a
-hook pair costs. Code that torch.compile has compiled does not come through here: only the outside of it is timed.
+(hooks of theirs would be pickled with the model, and torch.compile would trace them), and a call costs a quarter of
+what a hook pair costs. Code that torch.compile has compiled does not come through here: it is timed from outside only.
 
 1. An outermost call is recorded on every step; the calls inside it on detailed steps (`governor`).
 2. A module met for the first time as an outermost one names all modules inside it.
@@ -212,13 +212,13 @@ class Layers:
             self._calls = 0
             cost = self._calls_in_step * self._bypass_ns
             governor.spent_ns += cost
-            typical = governor.typical_step_ns()
+            typical = governor.typical_step_ns
             if governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
                 self.off()
                 self._agent.note_missing(
                     "layers, after the first steps",
-                    f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs more"
-                    f" than the budget of {governor.budget:.1%}; raise it with --overhead",
+                    f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
+                    f" more than the budget of {governor.budget:.1%}; raise it with --overhead",
                 )
         self._was_detailed = governor.detailed
 

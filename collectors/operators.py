@@ -1,7 +1,7 @@
 """Operators: short windows of torch.profiler, spaced by the governor; with `--profile full`, one after the other.
 
-A window begins and ends at safe points, between the program's operations. Its raw trace is saved by Kineto and converted
-by the supervisor. A program that profiles itself has the profiler to itself.
+A window begins and ends at safe points, between the program's operations. Its raw trace is saved by Kineto and
+converted by the supervisor. A program that profiles itself has the profiler to itself.
 """
 
 import ctypes
@@ -41,7 +41,10 @@ class Operators:
         self._opened = 0
         self._opened_at_step = 0
         self._number = 0
-        self._cost_ns = 0.0  # of the last window; 0 before the first
+        self._cost_ns = 0.0  # of the last window
+        # When the next window may open. The first is always taken: a short run without any operators would explain
+        # little. It is in the estimate of what recording cost.
+        self._next = 0
         self._event_ns = 0.0
         self._log_level: ctypes.c_int | None = None
         self._users = 0
@@ -96,17 +99,11 @@ class Operators:
         return self._agent.governor.steps >= self._opened_at_step + _STEPS_PER_WINDOW
 
     def _may_open(self) -> bool:
+        if not self._full and (self._agent.governor.steps < _FIRST_STEP or clock() < self._next):
+            return False
         import torch
 
-        if self._users or torch.autograd._profiler_enabled():
-            return False
-        if self._full:
-            return True
-        governor = self._agent.governor
-        if governor.steps < _FIRST_STEP:
-            return False
-        # One window is always taken: a short run without any operators would explain little. It is in the estimate.
-        return not self._number or governor.affords_window(self._cost_ns)
+        return not self._users and not torch.autograd._profiler_enabled()
 
     def _open(self) -> None:
         import torch
@@ -145,6 +142,7 @@ class Operators:
         cost = clock() - ended + (self._event_ns * len(window.kineto_results.events()) if self._event_ns else 0)
         self._cost_ns += cost
         agent.governor.profiler_ns += int(cost)
+        self._next = agent.governor.next_window(self._cost_ns)
 
     def _has_room(self) -> bool:
         self._waiting = [path for path in self._waiting if os.path.exists(path)]

@@ -11,6 +11,7 @@ import mmap
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter_ns as clock
 
 from tracekit.record.wire import NAME_LENGTH, RECORD, SEGMENT_BYTES, SEGMENT_RECORDS
@@ -59,7 +60,7 @@ class _Segment:
         self.slots = itertools.count()
         self.capacity = SEGMENT_RECORDS
 
-    def __del__(self, unmap=_libc.munmap) -> None:
+    def __del__(self, unmap: Callable[[int, int], int] = _libc.munmap) -> None:
         if hasattr(self, "_address"):
             unmap(self._address, SEGMENT_BYTES)
 
@@ -86,7 +87,19 @@ class Spool:
         self._waiting: deque[str] = deque()
         self.dropped = 0
 
-    def write(self, kind: int, name: int, start: int, end: int, a=0, b=0, c=0, d=0, depth=0, direction=0) -> None:
+    def write(
+        self,
+        kind: int,
+        name: int,
+        start: int,
+        end: int,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        d: int = 0,
+        depth: int = 0,
+        direction: int = 0,
+    ) -> None:
         """Write one record: about half a microsecond. `name` comes from `intern`; times are CLOCK_MONOTONIC ns."""
         segment = self._segment
         if segment is None:

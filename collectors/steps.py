@@ -18,7 +18,7 @@ class Steps:
     """Times every optimizer step and every run of the autograd engine.
 
     1. Global optimizer hooks (torch's own interface) give begin and end of `Optimizer.step`, closures included.
-    2. `loss.backward()`, `torch.autograd.backward` and `grad` all call one function of `torch.autograd`; it is replaced.
+    2. `loss.backward()`, `torch.autograd.backward` and `grad` all call one `torch.autograd` function; it is replaced.
     """
 
     def __init__(self) -> None:

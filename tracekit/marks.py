@@ -1,4 +1,4 @@
-"""What a program may say about itself: `tracekit.step()` and `tracekit.span(name)`. Free of effect when not recorded."""
+"""What a program may say about itself: `tracekit.step()` and `tracekit.span(name)`. No effect when not recorded."""
 
 import sys
 from collections.abc import Iterator

@@ -9,6 +9,12 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _SPOOL = "TRACEKIT_SPOOL"
 # Not programs of the user's: packaging tools, multiprocessing's book-keeper, tracekit itself.
@@ -86,7 +92,9 @@ def _is_left_alone() -> bool:
 class _TorchWatch:
     """Sees that torch is about to be imported; finds nothing itself."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name != "torch":
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]

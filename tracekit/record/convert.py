@@ -19,7 +19,7 @@ _SPAN_KINDS = {
 
 
 def tables(records: np.ndarray, names: list[str], process: int, clock_offset_ns: int) -> dict[str, pa.Table]:
-    """The rows that the records of one process stand for, by table. `clock_offset_ns` turns their times into Unix time."""
+    """The rows that one process's records stand for, by table. `clock_offset_ns` turns their times into Unix time."""
     result: dict[str, list[pa.Table]] = {}
     words = pa.array([*names, "?"])  # an id whose name was lost reads "?"
     for kind, (table, convert) in _CONVERTERS.items():

@@ -35,7 +35,7 @@ class Flusher:
                 spool.go_on_from(position.segment, position.offset)
 
     def flush(self, now: int, others: dict[str, pa.Table] | None = None) -> bool:
-        """One pass over all processes, and `others`: rows that came another way. True when there is more to read at once.
+        """One pass over all processes, and `others`: rows that came another way. True: there is more to read at once.
 
         Raises OSError when the disk does not take it; then nothing was consumed and the pass can be repeated.
         """

@@ -1,7 +1,8 @@
 """What of the spool is safely in the tables: written after each pass, read by a salvage.
 
-A pass writes parts, then the ledger, then deletes what it consumed. A supervisor killed anywhere in between leaves parts
-that the ledger does not know; a salvage drops those, since their evidence is still in the spool. Nothing is lost or doubled.
+A pass writes parts, then the ledger, then deletes what it consumed. A supervisor killed anywhere in between leaves
+parts that the ledger does not know; a salvage drops those, since their evidence is still in the spool. Nothing is lost
+or doubled.
 """
 
 import os

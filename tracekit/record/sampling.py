@@ -106,7 +106,7 @@ class Recording:
                 self._pending.clear()
             self._pending.clear()
         except OSError:
-            # The disk is full: what the spools hold waits there for the next pass, the samples wait here, up to a point.
+            # The disk is full: what the spools hold waits there for the next pass; samples wait here, up to a limit.
             if len(self._pending) > _MOST_WAITING:
                 del self._pending[0]
                 self._manifest.add_missing("some counters", "the disk was full", lost=True)

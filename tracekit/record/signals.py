@@ -61,7 +61,7 @@ class Witness:
 
 def block() -> set[int]:
     """Block the signals that `wait_for` takes up; call before any thread starts. Returns those not ignored."""
-    heard = {number for number in _WATCHED if signal.getsignal(number) != signal.SIG_IGN}
+    heard: set[int] = {number for number in _WATCHED if signal.getsignal(number) != signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     return heard
 

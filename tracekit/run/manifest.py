@@ -12,7 +12,7 @@ MANIFEST_VERSION = 1
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Something that was not captured, and why; `lost` when it should have been, and the run is therefore not complete."""
+    """Something that was not captured, and why; `lost` when it should have been, so that the run is not complete."""
 
     what: str
     why: str

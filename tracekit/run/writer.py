@@ -75,7 +75,11 @@ class PartWriter:
 
     def _merge(self, name: str, parts: list[Path], scratch: Path) -> None:
         merged = parts[0].parent / f"{self._host}-{number_of(parts[-1]):06d}.merged.tmp"
-        settings = {"memory_limit": _SORT_MEMORY, "temp_directory": str(scratch), "threads": 1}
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": _SORT_MEMORY,
+            "temp_directory": str(scratch),
+            "threads": 1,
+        }
         with duckdb.connect(config=settings) as database:
             files = [_literal(part) for part in parts]
             columns = ", ".join(f'"{column}"' for column in TABLES[name].names)
