@@ -98,10 +98,12 @@ def main() -> None:
         return
     for name, figures in tables.items():
         print(
-            f"{name:<14} {figures['rows']:>12,} rows {figures['bytes']:>12,} bytes {figures['bytes_per_row']:>8} bytes/row"
+            f"{name:<14} {figures['rows']:>12,} rows {figures['bytes']:>12,} bytes"
+            f" {figures['bytes_per_row']:>8} bytes/row"
         )
     print(
-        f"operations: {sum(ours.values()):,} recorded, {sum(theirs.values()):,} by torch.profiler; differing: {differing or 'none'}"
+        f"operations: {sum(ours.values()):,} recorded, {sum(theirs.values()):,} by torch.profiler;"
+        f" differing: {differing or 'none'}"
     )
 
 

@@ -29,14 +29,14 @@ class Recorded:
         return open_run(self.path)
 
 
-def plain(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def plain(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command without tracekit."""
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300, **options)
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
 
 
-def record(command: list[str], path: Path, *flags: str, **options: object) -> Recorded:
+def record(command: list[str], path: Path, *flags: str) -> Recorded:
     """Run a command under `tracekit record -q`, so that stderr is the program's."""
-    done = plain([*TRACEKIT, "record", "-q", "-o", str(path), *flags, "--", *command], **options)
+    done = plain([*TRACEKIT, "record", "-q", "-o", str(path), *flags, "--", *command])
     return Recorded(done.returncode, done.stdout, done.stderr, path)
 
 

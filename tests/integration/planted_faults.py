@@ -1,4 +1,4 @@
-"""Used as a program's `sitecustomize`: breaks the collector named in PLANTED_FAULT, "<collector>:install" or ":event"."""
+"""A program's `sitecustomize`: breaks the collector that PLANTED_FAULT names as "<collector>:install" or ":event"."""
 
 import os
 

@@ -40,9 +40,11 @@ def test_command_that_cannot_start(command: list[str], code: int, tmp_path: Path
     assert not recorded.path.exists()
 
 
-def _start(command: list[str], path: Path, **options: object) -> subprocess.Popen[str]:
+def _start(command: list[str], path: Path, new_session: bool = False) -> subprocess.Popen[str]:
     arguments = [*TRACEKIT, "record", "-q", "-o", str(path), "--", *command]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, **options)
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=new_session
+    )
 
 
 def _child_of(pid: int, word: str) -> int:
@@ -51,7 +53,7 @@ def _child_of(pid: int, word: str) -> int:
 
 
 def test_signals_sent_to_the_supervisor_reach_the_program_once(tmp_path: Path) -> None:
-    supervisor = _start(COUNTS, tmp_path / "run", start_new_session=True)
+    supervisor = _start(COUNTS, tmp_path / "run", new_session=True)
     assert supervisor.stdout and supervisor.stdout.readline() == "ready\n"
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
         supervisor.send_signal(number)
@@ -64,7 +66,7 @@ def test_signals_sent_to_the_supervisor_reach_the_program_once(tmp_path: Path) -
 
 
 def test_signals_sent_to_the_group_reach_the_program_once(tmp_path: Path) -> None:
-    supervisor = _start(COUNTS, tmp_path / "run", start_new_session=True)
+    supervisor = _start(COUNTS, tmp_path / "run", new_session=True)
     assert supervisor.stdout and supervisor.stdout.readline() == "ready\n"
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGUSR1):
         os.killpg(supervisor.pid, number)
@@ -120,7 +122,7 @@ def _steps(path: Path) -> int:
 
 
 def test_killed_program_leaves_its_steps(tmp_path: Path) -> None:
-    """GIVEN a training WHEN it is killed by SIGKILL after at least 1000 steps THEN at least 99 % of them are in the run."""
+    """GIVEN a training WHEN SIGKILL ends it after at least 1000 steps THEN at least 99 % of them are in the run."""
     supervisor = _start(ENDLESS, tmp_path / "run")
     _run_until(1000, supervisor)
 
@@ -134,7 +136,7 @@ def test_killed_program_leaves_its_steps(tmp_path: Path) -> None:
 
 
 def test_killed_supervisor_is_salvaged_by_the_next_command(tmp_path: Path) -> None:
-    """GIVEN a recording WHEN its supervisor is killed THEN the program goes on, and analyze finds all steps, none twice."""
+    """GIVEN a recording WHEN its supervisor is killed THEN the program goes on, and analyze finds each step once."""
     supervisor = _start(ENDLESS, tmp_path / "run")
     _run_until(1000, supervisor)
     program = _child_of(supervisor.pid, "endless")

@@ -72,7 +72,10 @@ def test_own_sitecustomize_is_started_and_its_output_kept(tmp_path: Path) -> Non
     site.mkdir()
     (site / "sitecustomize.py").write_text("import builtins\nbuiltins.from_site = 'hello from site'\n")
     environment = {**ENVIRONMENT, "PYTHONPATH": str(site)}
-    script = "import torch, sys; print(from_site, sys.modules['sitecustomize'].__file__, [p for p in sys.path if 'bootstrap' in p])"
+    script = (
+        "import torch, sys\n"
+        "print(from_site, sys.modules['sitecustomize'].__file__, [p for p in sys.path if 'bootstrap' in p])"
+    )
 
     arguments = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", script]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=120)
@@ -123,7 +126,7 @@ def test_output_that_cannot_be_written_does_not_stop_the_program(tmp_path: Path)
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize("full", ["output", "spool"])
 def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
-    """GIVEN a disk of 300 KB for the run or for the spool WHEN it fills THEN the program ends as ever and the loss is said."""
+    """GIVEN 300 KB of disk for run or spool WHEN it fills THEN the program ends as ever and the loss is said."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], check=False).returncode:
@@ -146,7 +149,7 @@ def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("when", ["install", "event"])
 def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp_path: Path) -> None:
-    """GIVEN a fault planted in a collector, as it starts or in all it does, THEN the program ends as ever and it is named."""
+    """GIVEN a collector with a fault in its start or in all it does THEN the program ends as ever and it is named."""
     program = [sys.executable, str(PROGRAMS / ("ddp.py" if collector == "collectives" else "loader.py"))]
     if collector == "collectives":
         program[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]

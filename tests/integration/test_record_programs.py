@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
 from recording import PROGRAMS, comparable, plain, record
+
 from tracekit.analysis.steps import find_steps
 
 PYTHON = [sys.executable]
@@ -76,11 +76,13 @@ def test_recording_changes_nothing_and_sees_everything(program: Program, tmp_pat
 
 
 def test_inner_layers_add_up_to_their_module(tmp_path: Path) -> None:
-    """GIVEN a bidirectional LSTM of two layers WHEN its layers are told apart THEN they lie in order inside its call."""
+    """GIVEN a bidirectional LSTM of two layers WHEN they are told apart THEN they lie in order inside its call."""
     run = record([*PYTHON, str(PROGRAMS / "bilstm.py")], tmp_path / "run").run
 
-    spans = run.sql("SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM spans "
-                    "WHERE kind = 'layer' AND \"inner\" AND direction = 'forward' ORDER BY start_ns, end_ns DESC")  # fmt: skip
+    spans = run.sql(
+        "SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM spans "
+        "WHERE kind = 'layer' AND \"inner\" AND direction = 'forward' ORDER BY start_ns, end_ns DESC"
+    )
     for _, call in spans.groupby((spans["name"] == "rnn").cumsum()):
         module, inner = call.iloc[0], call.iloc[1:]
         assert list(inner["name"]) == INNER
