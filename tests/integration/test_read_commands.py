@@ -185,3 +185,8 @@ def test_light_commands_import_nothing_heavy(tmp_path: Path, arguments: list[str
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_reading_settings_imports_nothing_heavy() -> None:
+    code = f"import sys, tracekit.settings.file, tracekit.config; print(sorted({HEAVY!r} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -1,7 +1,5 @@
 """The settings file and the catalogue: what is accepted, how mistakes are told, and whose file is never overwritten."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -124,8 +122,3 @@ def test_every_name_of_the_catalogue_finds_itself() -> None:
         assert ".".join(key_path(name)) == name
     assert find("threads.layers.") is None
     assert find("loader..num_workers") is None
-
-
-def test_reading_settings_imports_nothing_heavy() -> None:
-    code = "import sys, tracekit.settings.file; print({'torch', 'pandas', 'numpy', 'pyarrow'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
