@@ -1,10 +1,13 @@
 """Where runs live: naming, creating, finding and replacing run directories."""
 
+import fcntl
 import os
 import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tracekit.errors import RunError
@@ -41,16 +44,32 @@ def create_run(path: Path, force: bool = False) -> Path:
     """
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.mkdir()
-    except FileExistsError:
-        if not force:
-            raise RunError(f"{path}: exists already, will not overwrite it without --force") from None
-        _remove_run(path)
-        path.mkdir()
-    (path / "manifest").mkdir()
-    (path / "tables").mkdir()
+    with _alone_in(path.parent):
+        if os.path.lexists(path):
+            if not force:
+                raise RunError(f"{path}: exists already, will not overwrite it without --force")
+            _remove_run(path)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            raise RunError(f"{path}: was made by another just now; choose another --output") from None
+        (path / "manifest").mkdir()
+        (path / "tables").mkdir()
     return path
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep others from replacing runs of the folder meanwhile: looking, removing and making are three steps."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks: `mkdir` still lets one recording win, unless both replace
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_run(path: Path) -> None:

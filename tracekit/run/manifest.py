@@ -1,5 +1,6 @@
 """The manifest: what was run, where, under what, at which cost, and what is missing. One file per supervisor (host)."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,18 @@ class Manifest(msgspec.Struct):
         return run / "manifest" / f"{self.host}.json"
 
     def save(self, path: Path) -> None:
-        """Replace the file at once: a reader sees the old or the new manifest, never half of one."""
+        """Replace the file at once: a reader sees the old or the new manifest, never half of one.
+
+        Words that are no text (command lines and paths may be any bytes) are kept with "?" for each such byte.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(".tmp")
-        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
-        os.replace(scratch, path)
+        text = json.dumps(msgspec.to_builtins(self), indent=2, ensure_ascii=False)
+        try:
+            scratch.write_bytes(text.encode("utf-8", "replace"))
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
@@ -116,7 +124,7 @@ class Manifest(msgspec.Struct):
             return msgspec.json.decode(data, type=cls)
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunError(f"{path}: not a tracekit manifest ({error})") from error
 
 
