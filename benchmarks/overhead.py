@@ -1,10 +1,12 @@
 """What recording costs: the same training with and without it, interleaved in fresh processes.
 
-    python benchmarks/overhead.py [--json] [--rounds 8] [--seconds 6]
+    python benchmarks/overhead.py [--json] [--rounds 8] [--seconds 6] [--threads 1]
 
 Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) under `tracekit record`, the
-manifest's own estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows what
-the machine's noise alone gives. Then the start: the bootstrap in a Python without torch, and `tracekit --help`.
+manifest's own estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows
+what the machine's noise alone gives. The training has one thread: with one on every core, each neighbour on the machine
+stalls all of them, and the neighbours are what would be measured. First the start: the bootstrap in a Python without
+torch, and `tracekit --help`.
 """
 
 import argparse
@@ -26,8 +28,8 @@ from tracekit.run.reader import open_run
 
 # Chosen for steps of at least 10 ms and of 1.5 to 2.5 ms on a core of about 2.5 GHz; the step time is in the output.
 SIZES = {
-    "steps of 10 ms and more": ["--width", "256", "--length", "24", "--batch", "16", "--words", "2000"],
-    "steps of about 2 ms": ["--width", "64", "--length", "12", "--batch", "4", "--words", "200"],
+    "steps of 10 ms and more": ["--width", "160", "--length", "24", "--batch", "8", "--words", "1000"],
+    "steps of about 2 ms": ["--width", "48", "--length", "8", "--batch", "4", "--words", "100"],
 }
 BOOTSTRAP_ROUNDS = 15
 
@@ -95,7 +97,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--threads", default="1", help="OpenMP threads of the training (default 1, see above)")
     options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = options.threads
     result: dict[str, object] = {"start": measure_start()}
     for name, flags in SIZES.items():
         progress(name)

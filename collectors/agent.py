@@ -45,12 +45,13 @@ class Agent:
         self.before_fork: list[Callable[[], None]] = []
         self.before_exit: list[Callable[[], None]] = []
         self.on_step: list[Callable[[], None]] = []
+        self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], None]] = []
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
         self._status_written = 0
-        self._rank_of_step_source = 99
+        self.step_source_rank = 99
 
     def install(self) -> None:
         """Load the session's collectors and let each place its hooks."""
@@ -104,9 +105,9 @@ class Agent:
 
     def step_source(self, rank: int) -> None:
         """An event that may end a step, of a source with this rank; the best source seen so far sets the pace."""
-        if rank > self._rank_of_step_source:
+        if rank > self.step_source_rank:
             return
-        self._rank_of_step_source = rank
+        self.step_source_rank = rank
         self.governor.step_ended()
         for react in self.on_step:
             react()
@@ -133,13 +134,19 @@ class Agent:
 
     # The process itself.
 
+    def _current_facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {}
+        for ask in self.facts_now:
+            facts.update(ask())
+        return facts
+
     def write_status(self) -> None:
         """Replace the status file; lost silently when the disk does not take it."""
         self._status_written = clock()
         status = {
             "failed": self._failed,
             "missing": self._missing,
-            "facts": self._facts,
+            "facts": {**self._facts, **self._current_facts()},
             "dropped": self.spool.dropped,
             "steps": self.governor.steps,
             "overhead": self.governor.overhead(),
@@ -177,8 +184,8 @@ class Agent:
             thread.__init__()  # type: ignore[misc]  # a new kernel id, no open calls
             self.spool.continue_as(self.folder, self.stem)
             self.governor = Governor(self.session["overhead"])
-            self._facts = {name: fact for name, fact in self._facts.items() if name == "torch"}
-            self._rank_of_step_source = 99
+            self._facts = {}
+            self.step_source_rank = 99
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)

@@ -1,5 +1,6 @@
 """The condition: settings applied inside the process, and what torch is like there."""
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 
@@ -31,15 +32,8 @@ class Conditions:
         apply(torch, settings)
         if "threads.inter_op" in settings:
             self._patches.replace(torch, "set_num_interop_threads", self._already_set)
-        self._agent.describe(
-            torch={
-                "version": torch.__version__,
-                "cuda": torch.version.cuda,
-                "openmp": _openmp(),
-                "intra_op": torch.get_num_threads(),
-                "inter_op": torch.get_num_interop_threads(),
-            }
-        )
+        self._agent.facts_now.append(lambda: {"torch": _torch_facts(torch)})
+        self._agent.write_status()
 
     def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
         """Torch allows one call in a process and raises at the second: the program's must not fail because of ours."""
@@ -53,6 +47,18 @@ class Conditions:
         return set_num_interop_threads
 
 
+def _torch_facts(torch: ModuleType) -> dict[str, object]:
+    """The build, and the thread counts as they are now: the program may set its own."""
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "openmp": _openmp(),
+        "intra_op": torch.get_num_threads(),
+        "inter_op": torch.get_num_interop_threads(),
+    }
+
+
+@functools.cache
 def _openmp() -> str:
     """The OpenMP runtime that is loaded into this process, by the name of its library."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:

@@ -61,7 +61,7 @@ class Governor:
         return int(spacing) + (self.detailed_steps % 2 if spacing > 1 else 0)
 
     def next_window(self, cost_ns: float) -> int:
-        """When a profiler window of this cost will keep the windows within their share of the time: CLOCK_MONOTONIC ns."""
+        """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns."""
         return self.started + int((self.profiler_ns + cost_ns) / (self.budget * (1 - _SHARE_OF_DETAIL)))
 
     def overhead(self) -> dict[str, float]:

@@ -213,7 +213,9 @@ class Layers:
             cost = self._calls_in_step * self._bypass_ns
             governor.spent_ns += cost
             typical = governor.typical_step_ns
-            if governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
+            # Where these calls are all that tells the steps apart, they go on being noticed.
+            dispensable = self._agent.step_source_rank < CALL
+            if dispensable and governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
                 self.off()
                 self._agent.note_missing(
                     "layers, after the first steps",

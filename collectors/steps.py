@@ -76,6 +76,7 @@ class Steps:
                 agent.safe_point()
             except Exception as error:
                 agent.fail("steps", error)
+            gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
             start = clock()
             try:
                 return original(*args, **kwargs)
@@ -84,7 +85,7 @@ class Steps:
                 try:
                     for react in self.after_backward:
                         react()
-                    agent.spool.write(Kind.PHASE, name, start, end)
+                    agent.spool.write(Kind.PHASE, name, start, end, gradients_only)
                     agent.governor.spent_ns += clock() - end
                     agent.step_source(BACKWARD)
                 except Exception as error:

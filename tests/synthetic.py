@@ -70,17 +70,17 @@ class Tape:
         self.add("spans", start, self.now, kind=kind, name=name, **columns)
 
     @contextmanager
-    def layer(self, name: str, direction: str = "forward", inner: bool = False) -> Iterator[None]:
+    def layer(self, name: str, direction: str = "forward", watched: bool = False) -> Iterator[None]:
         """A layer call around others; outside any other layer its depth is 0. Layers are numbered by name."""
         depth, self._depth = self._depth, self._depth + 1
         layer = self._numbers.setdefault(name, len(self._numbers))
-        with self.span("layer", name, layer=layer, depth=depth, direction=direction, inner=inner):
+        with self.span("layer", name, layer=layer, depth=depth, direction=direction, watched=watched):
             yield
         self._depth = depth
 
-    def call(self, name: str, ms: float, direction: str = "forward", inner: bool = False) -> None:
+    def call(self, name: str, ms: float, direction: str = "forward", watched: bool = False) -> None:
         """A layer call with nothing inside."""
-        with self.layer(name, direction, inner):
+        with self.layer(name, direction, watched):
             self.gap(ms)
 
     @contextmanager

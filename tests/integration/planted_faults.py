@@ -35,6 +35,8 @@ def plant(module):
     kind = getattr(module, collector.capitalize())
     if collector == "counters":
         setattr(kind, "__init__" if when == "install" else "sample", boom)
+    elif collector == "conditions" and when == "event":
+        kind._apply = boom
     elif when == "install":
         kind.install = boom
     else:

@@ -81,7 +81,7 @@ def test_inner_layers_add_up_to_their_module(tmp_path: Path) -> None:
 
     spans = run.sql(
         "SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM spans "
-        "WHERE kind = 'layer' AND \"inner\" AND direction = 'forward' ORDER BY start_ns, end_ns DESC"
+        "WHERE kind = 'layer' AND watched AND direction = 'forward' ORDER BY start_ns, end_ns DESC"
     )
     for _, call in spans.groupby((spans["name"] == "rnn").cumsum()):
         module, inner = call.iloc[0], call.iloc[1:]

@@ -55,10 +55,10 @@ def test_layers_recorded_on_some_steps_only_count_per_step(tmp_path: Path) -> No
 
 def lstm(tape: Tape, told_apart: bool) -> None:
     slower = 2 if told_apart else 1
-    with tape.layer("Model"), tape.layer("rnn", inner=told_apart):
+    with tape.layer("Model"), tape.layer("rnn", watched=told_apart):
         if told_apart:
-            tape.call("rnn.layer0", 6 * slower, inner=True)
-            tape.call("rnn.layer1.reverse", 3 * slower, inner=True)
+            tape.call("rnn.layer0", 6 * slower, watched=True)
+            tape.call("rnn.layer1.reverse", 3 * slower, watched=True)
         else:
             tape.gap(9)
         tape.gap(1 * slower)

@@ -21,7 +21,7 @@ _COLUMNS = {
     **dict.fromkeys(["depth", "calls", "steps", "total_ns"], "int64"),
     **dict.fromkeys(["mean_ns", "calls_per_step", "ns_per_step", "self_ns", "share", "layer_ns_per_step"], "float64"),
 }
-_CALL = ["thread", "name", "direction", "depth", "start_ns", "duration_ns", "inner"]
+_CALL = ["thread", "name", "direction", "depth", "start_ns", "duration_ns", "watched"]
 _KEY = ["name", "direction"]
 
 
@@ -76,12 +76,12 @@ def _per_step(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
     """Per layer and direction: `steps`, `mean_ns`, `calls_per_step`, `ns_per_step`, `self_ns`, `share`."""
     rows = _with_steps(_rows(run, steps, process, calls), steps.of(process))
     rows["own_ns"] = rows["duration_ns"] - _children_ns(rows)
-    rows["plain_ns"] = rows["duration_ns"].where(~rows["inner"])
+    rows["plain_ns"] = rows["duration_ns"].where(~rows["watched"])
     sections = _sections(rows)
     calm = _without_disturbed_steps(rows[~sections])
     result = _summary(calm)
     if sections.any():
-        result = _add_sections(result, rows[rows["inner"]], sections[rows["inner"]])
+        result = _add_sections(result, rows[rows["watched"]], sections[rows["watched"]])
     return result.reset_index()
 
 
@@ -98,13 +98,13 @@ def _rows(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
     # Rows are sorted by start on disk: each query reads its own part of the file.
     found = [
         run.sql(
-            'SELECT thread, name, direction, depth, start_ns, duration_ns, coalesce("inner", false) AS "inner" '
+            'SELECT thread, name, direction, depth, start_ns, duration_ns, coalesce(watched, false) AS watched '
             "FROM spans WHERE kind = 'layer' AND process = ? AND start_ns >= ? AND start_ns < ? ORDER BY start_ns",
             [process, int(begins[first]), int(ends[min(first + count, len(mine)) - 1])],
         )
         for first in (firsts if len(mine) else ())
     ]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=_CALL).astype({"inner": bool})
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=_CALL).astype({"watched": bool})
 
 
 def _with_steps(rows: pd.DataFrame, mine: pd.DataFrame) -> pd.DataFrame:
@@ -138,9 +138,9 @@ def _children_ns(rows: pd.DataFrame) -> pd.Series:
 
 def _sections(rows: pd.DataFrame) -> pd.Series:
     """Which rows are layers inside an nn.LSTM told apart: marked, and named after a module that is marked itself."""
-    marked = pd.Index(rows.loc[rows["inner"], "name"].unique())
+    marked = pd.Index(rows.loc[rows["watched"], "name"].unique())
     inside = [name for name in marked if _module(name) in marked]
-    return rows["inner"] & rows["name"].isin(inside)
+    return rows["watched"] & rows["name"].isin(inside)
 
 
 def _module(section: str) -> str:
@@ -150,7 +150,7 @@ def _module(section: str) -> str:
 
 def _without_disturbed_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Without the steps in which inner layers were told apart, as far as a layer was recorded in others."""
-    disturbed = rows["step"].isin(rows.loc[rows["inner"], "step"])
+    disturbed = rows["step"].isin(rows.loc[rows["watched"], "step"])
     seen_calm = (~disturbed).groupby([rows[key] for key in _KEY]).transform("any")
     return rows[~disturbed | ~seen_calm]
 

@@ -66,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return 2
     except TracekitError as error:
-        print(f"tracekit: {error}", file=sys.stderr)
+        from tracekit.analysis.words import visible
+
+        print(f"tracekit: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output left (`tracekit query … | head`): not an error of ours.

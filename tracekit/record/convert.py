@@ -69,7 +69,7 @@ def _span(kind: Kind) -> Callable[[np.ndarray, pa.Array, int], dict[str, object]
             "step": records["a"] if kind is Kind.STEP else np.full(rows, -1),
             "layer": np.full(rows, -1) if kind is Kind.STEP else records["a"],
             "direction": pa.DictionaryArray.from_arrays(pa.array(records["direction"].astype(np.int32)), _DIRECTIONS),
-            "inner": records["b"] != 0 if kind is Kind.LAYER else np.zeros(rows, dtype=bool),
+            "watched": records["b"] != 0 if kind is Kind.LAYER else np.zeros(rows, dtype=bool),
         }
 
     return convert

@@ -156,10 +156,10 @@ def _new_manifest(options: Options, run: Path, spool: Path) -> Manifest:
 
     return Manifest(
         tracekit=tracekit.__version__,
-        run=run.name,
+        run=_in_utf8(run.name),
         host=os.uname().nodename,
-        command=options.command,
-        directory=os.getcwd(),
+        command=[_in_utf8(word) for word in options.command],
+        directory=_in_utf8(os.getcwd()),
         condition=options.condition,
         settings=options.settings,
         started_ns=time.time_ns(),
@@ -173,6 +173,11 @@ def _new_manifest(options: Options, run: Path, spool: Path) -> Manifest:
         profile=options.profile,
         collectors=options.collectors,
     )
+
+
+def _in_utf8(text: str) -> str:
+    """Arguments and paths are bytes to the system; those that are no UTF-8 are written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _load_collectors(wanted: list[str], manifest: Manifest) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
     STEP = 1  # an explicit step; a: its number
     LAYER = 2  # a: layer id; b: 1 when layers inside an RNN were told apart during this call
-    PHASE = 3  # name: backward | optimizer | …; a: an id of the object (which optimizer)
+    PHASE = 3  # name: backward | optimizer; a: which optimizer, or 1 for torch.autograd.grad
     RANGE = 4  # a span that the user named
     FETCH = 5  # a loader worker made a batch; name: loader; a: batch index; b: worker
     BATCH = 6  # the program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown

@@ -1,5 +1,7 @@
 """Reading a run back: its manifest, its tables as data frames, and SQL over them."""
 
+import os
+import tempfile
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -78,8 +80,12 @@ class Run:
 
     @cached_property
     def _database(self) -> duckdb.DuckDBPyConnection:
-        # The queries see the registered tables and nothing else: no file of this machine.
-        database = duckdb.connect(config={"enable_external_access": "false", "memory_limit": "2GB"})
+        # The queries see the registered tables and nothing else: no file of this machine. What does not fit memory is
+        # spilled to the folder for temporary files; DuckDB's default would be the user's working directory.
+        spill = os.path.join(tempfile.gettempdir(), f"tracekit-duckdb-{os.getpid()}")
+        database = duckdb.connect(
+            config={"enable_external_access": "false", "memory_limit": "2GB", "temp_directory": spill}
+        )
         for name, dataset in self._datasets.items():
             database.register(name, dataset)
         return database

@@ -38,7 +38,7 @@ TABLES: dict[str, pa.Schema] = {
     ),
     # kind: step | layer | phase | range | fetch. `step` is set on explicit steps only, -1 elsewhere: steps are
     # derived when analysing. `layer` numbers the layers of a process. `direction`: forward | backward | "".
-    # `inner` marks a call during which the layers inside an nn.LSTM or GRU were told apart, at a cost that inflates it.
+    # `watched` marks a call during which the layers inside an nn.LSTM or GRU were told apart, at a cost that inflates it.
     "spans": _table(
         ("kind", _NAME),
         ("name", _NAME),
@@ -46,7 +46,7 @@ TABLES: dict[str, pa.Schema] = {
         ("step", pa.int64()),
         ("layer", pa.int64()),
         ("direction", _NAME),
-        ("inner", pa.bool_()),
+        ("watched", pa.bool_()),
     ),
     # category: Kineto's own (cpu_op, user_annotation, kernel, gpu_memcpy, cuda_runtime, …). -1 where not given.
     "operators": _table(
