@@ -68,13 +68,13 @@ class PartWriter:
             live = [file for file in live_parts(folder) if file in files]
             if live:
                 self._merge(folder.name, live, scratch)
-                newest = folder / f"{self._host}-{number_of(live[-1]):06d}.merged.parquet"
+                newest = folder / f"{self._host}-{_newest(live):06d}.merged.parquet"
                 for file in files:
                     if file != newest:
                         file.unlink()
 
     def _merge(self, name: str, parts: list[Path], scratch: Path) -> None:
-        merged = parts[0].parent / f"{self._host}-{number_of(parts[-1]):06d}.merged.tmp"
+        merged = parts[0].parent / f"{self._host}-{_newest(parts):06d}.merged.tmp"
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": _SORT_MEMORY,
             "temp_directory": str(scratch),
@@ -83,8 +83,11 @@ class PartWriter:
         with duckdb.connect(config=settings) as database:
             files = [_literal(part) for part in parts]
             columns = ", ".join(f'"{column}"' for column in TABLES[name].names)
+            # A run below a folder called "name=lstm" is no partition of that name: DuckDB would put it in the column.
             rows = database.sql(
-                f"SELECT {columns} FROM read_parquet(?) ORDER BY process, start_ns, duration_ns DESC", params=[files]
+                f"SELECT {columns} FROM read_parquet(?, hive_partitioning = false)"
+                " ORDER BY process, start_ns, duration_ns DESC",
+                params=[files],
             )
             try:
                 with _open(TABLES[name], merged) as writer:
@@ -93,6 +96,10 @@ class PartWriter:
                 os.replace(merged, merged.with_suffix(".parquet"))
             finally:
                 merged.unlink(missing_ok=True)
+
+
+def _newest(parts: list[Path]) -> int:
+    return max(number_of(part) for part in parts)
 
 
 def _literal(path: Path) -> str:
