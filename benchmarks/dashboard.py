@@ -156,10 +156,10 @@ def _rows(into: str, start: Integers, duration: Integers, thread: Integers | int
     False."""
     given = {"process": 0, "thread": thread, "start_ns": start, "duration_ns": duration} | columns
     arrays = []
-    for field in TABLES[into]:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    for column in TABLES[into]:
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         empty = "" if pa.types.is_string(kind) else False if pa.types.is_boolean(kind) else -1
-        value = given.get(field.name, empty)
+        value = given.get(column.name, empty)
         if isinstance(value, np.ndarray | pa.Array):
             arrays.append(pa.Array.cast(pa.array(value), kind, safe=False))
         else:
@@ -172,9 +172,9 @@ class Client:
     """Asks a dashboard what a browser would ask, and keeps what each answer took (ms) and weighed (bytes)."""
 
     url: str
-    callbacks: dict[str, dict[str, object]] = field(default_factory=dict)
-    milliseconds: list[float] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    callbacks: dict[str, dict[str, object]] = column(default_factory=dict)
+    milliseconds: list[float] = column(default_factory=list)
+    sizes: list[int] = column(default_factory=list)
 
     def get(self, path: str) -> bytes:
         return self._timed(urllib.request.Request(self.url + path))

@@ -5,8 +5,8 @@
 Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) under `tracekit record`, the
 manifest's own estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows
 what the machine's noise alone gives. The training has one thread: with one on every core, each neighbour on the machine
-stalls all of them, and the neighbours are what would be measured. First the start: the bootstrap in a Python without
-torch, and `tracekit --help`.
+stalls all of them, and the neighbours are what would be measured. Before that the start: what the bootstrap adds to a
+Python without torch, and `tracekit --help`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from side_by_side import PROGRAM, TRACEKIT, Ratio, progress, run_json
+from _side_by_side import PROGRAM, TRACEKIT, Ratio, progress, run_json
 
 from tracekit.record.launch import program_environment
 from tracekit.run.reader import open_run

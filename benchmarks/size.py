@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import PROGRAM, TRACEKIT, progress
+from _side_by_side import PROGRAM, TRACEKIT, progress
 
 from tracekit.run.reader import Run, open_run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-PROGRAM = [sys.executable, str(Path(__file__).parent / "lstm_training.py")]
+PROGRAM = [sys.executable, str(Path(__file__).parent / "_lstm_training.py")]
 TRACEKIT = [sys.executable, "-m", "tracekit"]
 
 
