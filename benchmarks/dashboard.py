@@ -172,9 +172,9 @@ class Client:
     """Asks a dashboard what a browser would ask, and keeps what each answer took (ms) and weighed (bytes)."""
 
     url: str
-    callbacks: dict[str, dict[str, object]] = column(default_factory=dict)
-    milliseconds: list[float] = column(default_factory=list)
-    sizes: list[int] = column(default_factory=list)
+    callbacks: dict[str, dict[str, object]] = field(default_factory=dict)
+    milliseconds: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     def get(self, path: str) -> bytes:
         return self._timed(urllib.request.Request(self.url + path))

@@ -98,7 +98,7 @@ def _rows(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
     # Rows are sorted by start on disk: each query reads its own part of the file.
     found = [
         run.sql(
-            'SELECT thread, name, direction, depth, start_ns, duration_ns, coalesce(watched, false) AS watched '
+            "SELECT thread, name, direction, depth, start_ns, duration_ns, coalesce(watched, false) AS watched "
             "FROM spans WHERE kind = 'layer' AND process = ? AND start_ns >= ? AND start_ns < ? ORDER BY start_ns",
             [process, int(begins[first]), int(ends[min(first + count, len(mine)) - 1])],
         )

@@ -38,7 +38,7 @@ TABLES: dict[str, pa.Schema] = {
     ),
     # kind: step | layer | phase | range | fetch. `step` is set on explicit steps only, -1 elsewhere: steps are
     # derived when analysing. `layer` numbers the layers of a process. `direction`: forward | backward | "".
-    # `watched` marks a call during which the layers inside an nn.LSTM or GRU were told apart, at a cost that inflates it.
+    # `watched` marks a call during which the layers inside an nn.LSTM or GRU were told apart: that cost inflates it.
     "spans": _table(
         ("kind", _NAME),
         ("name", _NAME),
