@@ -19,7 +19,7 @@ def new_run(path: Path) -> Path:
     return path
 
 
-def batches(*starts: int, process: int = 0, loader: str = "loader") -> pa.Table:
+def batches(*starts: int, process: int = 0, loader: str | None = "loader") -> pa.Table:
     rows = [{"process": process, "start_ns": start, "duration_ns": 1, "loader": loader} for start in starts]
     return pa.Table.from_pylist(rows, schema=TABLES["batches"])
 

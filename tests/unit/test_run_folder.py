@@ -5,6 +5,7 @@ import re
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,10 +16,10 @@ from tracekit.run.folder import create_run, is_being_recorded, list_runs, new_ru
 from tracekit.run.manifest import Manifest
 
 
-def finished(path: Path, **fields: object) -> Path:
+def finished(path: Path) -> Path:
     """A run that holds a manifest and one table."""
     create_run(path)
-    manifest = Manifest(host=os.uname().nodename, ended_ns=1, **fields)
+    manifest = Manifest(host=os.uname().nodename, ended_ns=1)
     manifest.save(manifest.path_in(path))
     (path / "tables" / "spans").mkdir()
     return path
@@ -169,7 +170,7 @@ def test_run_taken_while_the_old_one_is_removed(tmp_path: Path, monkeypatch: pyt
     path = finished(tmp_path / "run")
     remove = shutil.rmtree
 
-    def remove_and_be_overtaken(*arguments: object, **options: object) -> None:
+    def remove_and_be_overtaken(*arguments: Any, **options: Any) -> None:
         remove(*arguments, **options)
         path.mkdir()
 

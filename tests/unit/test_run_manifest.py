@@ -107,9 +107,9 @@ def test_manifest_that_is_not_there(tmp_path: Path) -> None:
         Manifest.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("broken", ["write", "rename"])
+@pytest.mark.parametrize(("owner", "function"), [(Path, "write_bytes"), (os, "replace")])
 def test_old_manifest_stays_when_the_new_one_cannot_be_written(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: object, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
     Manifest(host="old").save(path)
@@ -117,7 +117,7 @@ def test_old_manifest_stays_when_the_new_one_cannot_be_written(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(*((Path, "write_bytes") if broken == "write" else (os, "replace")), full)
+    monkeypatch.setattr(owner, function, full)
     with pytest.raises(OSError, match="No space"):
         Manifest(host="new").save(path)
 
