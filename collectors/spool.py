@@ -61,8 +61,8 @@ class _Segment:
         self.capacity = SEGMENT_RECORDS
 
     def __del__(self, unmap: Callable[[int, int], int] = _libc.munmap) -> None:
-        if hasattr(self, "_address"):
-            unmap(self._address, SEGMENT_BYTES)
+        if hasattr(self, "buffer"):
+            unmap(self._address, len(self.buffer))
 
 
 class _Nowhere:
@@ -73,19 +73,32 @@ class _Nowhere:
         self.slots = itertools.count()
         self.capacity = _DROPPED_AT_ONCE
 
+    def taken(self) -> int:
+        """How many records came here."""
+        kinds = self.buffer.raw[RECORD.size - 2 :: RECORD.size]  # the low byte of `kind`, which is 0 in no record
+        return len(kinds) - kinds.count(0)
+
 
 class Spool:
     """Writes the records of one process. Any thread may write; nothing waits and nothing raises for lack of space."""
 
     def __init__(self, folder: str, stem: str) -> None:
         self._path = os.path.join(folder, stem)
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler of the program's may record while this thread is in here.
+        self._lock = threading.RLock()
         self._names: dict[str, int] = {}
-        self._names_written = 0
+        self._listed: list[str] = []  # the names in the order of their ids
+        self._on_disk = (0, 0)  # how many of them, and bytes
         self._segment: _Segment | _Nowhere | None = None
         self._number = 0
         self._waiting: deque[str] = deque()
-        self.dropped = 0
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many records had no place on disk."""
+        segment = self._segment
+        return self._dropped + (segment.taken() if isinstance(segment, _Nowhere) else 0)
 
     def write(
         self,
@@ -115,19 +128,27 @@ class Spool:
         number = self._names.get(name)
         if number is None:
             with self._lock:
-                number = self._names.setdefault(name, len(self._names))
-                self._write_names()
+                number = self._names.get(name)
+                if number is None:
+                    # Written before anyone can use the id: no reader meets a record whose name is not there yet.
+                    self._listed.append(name)
+                    self._write_names()
+                    # Its place; a signal handler may have added others behind it.
+                    place = next(place for place in reversed(range(len(self._listed))) if self._listed[place] is name)
+                    number = self._names.setdefault(name, place)
         return number
 
     def _write_names(self) -> None:
-        fresh = list(self._names)[self._names_written :]
+        count, end = self._on_disk
+        fresh = self._listed[count:]
         encoded = (name.encode("utf-8", "backslashreplace") for name in fresh)
         data = b"".join(NAME_LENGTH.pack(len(text)) + text for text in encoded)
         try:
-            descriptor = os.open(self._path + ".names", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path + ".names", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if os.write(descriptor, data) == len(data):
-                    self._names_written = len(self._names)
+                # At a place of our own: what a full disk took only a part of is written over.
+                if os.pwrite(descriptor, data, end) == len(data):
+                    self._on_disk = count + len(fresh), end + len(data)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -139,7 +160,7 @@ class Spool:
             if self._segment is not full and self._segment is not None:
                 return self._segment  # another thread was quicker
             if isinstance(full, _Nowhere):
-                self.dropped += full.capacity
+                self._dropped += full.capacity
             while self._waiting and not os.path.exists(self._waiting[0]):
                 self._waiting.popleft()
             try:
@@ -150,19 +171,21 @@ class Spool:
                 self._waiting.append(path)
                 self._number += 1
             except OSError:
-                self._segment = _Nowhere()
+                if self._segment is full:  # a signal handler that wrote meanwhile may have made the next one
+                    self._segment = _Nowhere()
+            assert self._segment is not None
             return self._segment
 
     def continue_as(self, folder: str, stem: str) -> None:
         """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem."""
         self._path = os.path.join(folder, stem)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._segment = None
         self._number = 0
         self._waiting = deque()
-        self.dropped = 0
-        self._names_written = 0
-        if self._names:
+        self._dropped = 0
+        self._on_disk = 0, 0
+        if self._listed:
             self._write_names()
 
 

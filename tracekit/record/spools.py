@@ -35,24 +35,25 @@ class Spool:
     def read(self, ended: bool) -> tuple[np.ndarray, int, int]:
         """The committed records not read yet, and the segment and offset behind them.
 
-        While the process lives, reading stops at the first record that is not committed: it may be under way. Of a
-        process that has ended, such holes are skipped. One call takes a bounded number of records.
+        While the process lives, reading stops at the first record that is not committed: it may be under way. Such
+        holes are skipped when the process has ended, or has since filled a whole further segment: the write was cut
+        short by an exception. One call takes a bounded number of records.
         """
         batches: list[np.ndarray] = []
         segment, offset = self.segment, self.offset
         while len(batches) < _MOST_SEGMENTS_AT_ONCE:
+            # Looked for before reading: a segment that fills up meanwhile is taken for the open one that we read.
+            is_full, is_settled = (self._path(segment + further).exists() for further in (1, 2))
             try:
                 data = np.fromfile(self._path(segment), dtype=_RECORD_TYPE, offset=offset)
             except OSError:
                 break
-            if (
-                ended or self._path(segment + 1).exists()
-            ):  # a next one exists: this one is full, but for writes cut short
+            holes = np.flatnonzero(data["kind"] == 0)
+            if ended or is_settled or (is_full and not len(holes)):
                 batches.append(data[data["kind"] != 0])
                 segment, offset = segment + 1, 0
             else:
-                open_slots = np.flatnonzero(data["kind"] == 0)
-                committed = int(open_slots[0]) if len(open_slots) else len(data)
+                committed = int(holes[0]) if len(holes) else len(data)
                 batches.append(data[:committed])
                 offset += committed * RECORD.size
                 break
