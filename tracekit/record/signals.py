@@ -14,8 +14,9 @@ from collections.abc import Callable
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT}
 _WATCHED = FORWARDED | {signal.SIGCHLD}
 _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
-# How long a signal to the group may take to end the witness.
-_WITNESS_PATIENCE_MS = 50
+# How long a signal to the group may take to end the witness, on a machine whose CPUs are all taken: a few time slices.
+# A signal to the supervisor alone is passed on this much later.
+_WITNESS_PATIENCE_MS = 200
 
 
 class Witness:
@@ -23,7 +24,6 @@ class Witness:
 
     def __init__(self) -> None:
         self._pipe = os.pipe()
-        os.set_inheritable(self._pipe[0], True)
         self._start()
 
     def _start(self) -> None:
@@ -66,12 +66,12 @@ def block() -> set[int]:
     return heard
 
 
-def wait_for(child: int, heard: set[int], at_end: Callable[[], None] = lambda: None) -> int:
+def wait_for(child: int, heard: set[int], witness: Witness, at_end: Callable[[], None] = lambda: None) -> int:
     """Wait until the child ends, passing signals on to it. `at_end` is called while it can still be read in /proc.
 
-    Returns its wait status.
+    The witness must be older than the child: a signal may come to the group as soon as the child lives. It is
+    dismissed. Returns the child's wait status.
     """
-    witness = Witness()
     try:
         while True:
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:

@@ -64,25 +64,26 @@ def record(options: Options) -> Outcome:
     except OSError as error:
         if spool is not None:
             shutil.rmtree(spool, ignore_errors=True)
-        heard = signals.block()
+        heard, witness = signals.block(), signals.Witness()
         child = spawn(options.command, program_environment(None), heard)
-        status = signals.wait_for(child, heard)
+        status = signals.wait_for(child, heard, witness)
         return Outcome(signals.exit_code(status), None, f"{error.filename or options.output}: {error.strerror}")
     return _record_into(run, spool, manifest, options, collectors)
 
 
 def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, collectors: dict[str, str]) -> Outcome:
-    heard = signals.block()
+    heard, witness = signals.block(), signals.Witness()
     try:
         child = spawn(options.command, program_environment(spool), heard)
     except BaseException:
+        witness.dismiss()
         shutil.rmtree(spool, ignore_errors=True)
         shutil.rmtree(run, ignore_errors=True)
         raise
     os.setpriority(os.PRIO_PROCESS, 0, 10)  # where both want a CPU, the program goes first
     helper = _Recorder(run, spool, manifest, options, collectors, child)
     helper.start()
-    status = signals.wait_for(child, heard, helper.program_ended)
+    status = signals.wait_for(child, heard, witness, helper.program_ended)
     # The program has ended: from here on Ctrl-C is for us. What is not finished then can be salvaged.
     import signal
 
