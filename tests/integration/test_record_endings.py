@@ -1,5 +1,6 @@
 """How recordings end: exit codes, signals, kills of the program and of the supervisor."""
 
+import json
 import os
 import pty
 import signal
@@ -144,6 +145,9 @@ def test_killed_supervisor_is_salvaged_by_the_next_command(tmp_path: Path) -> No
     supervisor.kill()
     supervisor.wait()
     _run_until(2000, supervisor)
+    meanwhile = plain([*TRACEKIT, "analyze", "--json", str(tmp_path / "run")])
+    assert "still runs" in meanwhile.stderr
+    assert json.loads(meanwhile.stdout)["steps"]["count"] >= 1000
     os.kill(program, signal.SIGKILL)
     assert supervisor.stdout
     rest = supervisor.stdout.read().splitlines()

@@ -1,6 +1,10 @@
 """Salvage: completing a run whose supervisor was killed, from the spool folder it left."""
 
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tracekit.record.finish import finish
@@ -13,25 +17,47 @@ from tracekit.run.manifest import Manifest
 def salvage(run: Path) -> list[str]:
     """Bring what a killed supervisor left in its spool into the run. Returns what was done, a line each.
 
-    Does nothing for runs that ended in order, are being recorded, or were recorded on another host.
+    Does nothing for runs that ended in order, are being recorded, or were recorded on another host. Where the program
+    outlived its supervisor and still runs, the run is brought up to date and left open.
     """
     if is_being_recorded(run):
         return [f"{run.name} is being recorded right now: what follows is what it holds so far"]
     done = []
     for path in sorted((run / "manifest").glob("*.json")):
         manifest = Manifest.load(path)
-        if manifest.ended_ns is not None or manifest.host != os.uname().nodename:
-            continue
-        folder = Path(manifest.spool or "")
-        if not manifest.spool or not folder.is_dir():
-            manifest.add_missing(
-                "the last seconds", "the supervisor was killed and its spool folder is gone", lost=True
-            )
-            manifest.ended_ns = path.stat().st_mtime_ns
-            manifest.save(manifest.path_in(run))
-            continue
-        spools = SpoolFolder(folder)
-        manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)
-        finish(run, manifest, Flusher(run, manifest, spools, None), spools)
-        done.append(f"{run.name}: its supervisor was killed; salvaged what it had left in {folder}")
+        if manifest.ended_ns is None and manifest.host == os.uname().nodename:
+            done += _salvage_host(run, manifest)
     return done
+
+
+def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
+    folder = Path(manifest.spool or "")
+    if not manifest.spool or not folder.is_dir():
+        manifest.add_missing("the last seconds", "the supervisor was killed and its spool folder is gone", lost=True)
+        manifest.ended_ns = manifest.path_in(run).stat().st_mtime_ns
+        manifest.save(manifest.path_in(run))
+        return []
+    with _alone(folder):
+        if not folder.is_dir():  # another command was quicker
+            return []
+        spools = SpoolFolder(folder)
+        flusher = Flusher(run, manifest, spools, None)
+        now = time.perf_counter_ns()
+        while flusher.flush(now):
+            pass
+        if flusher.processes.living():
+            return [f"{run.name}: its supervisor was killed, but the program still runs; so far it did this"]
+        manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)
+        finish(run, manifest, flusher, spools)
+    return [f"{run.name}: its supervisor was killed; salvaged what it had left in {folder}"]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other command salvages from the folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
