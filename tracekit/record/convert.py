@@ -51,7 +51,8 @@ def _array(values: object, kind: pa.DataType) -> pa.Array:
 
 
 def _words(ids: np.ndarray, words: pa.Array) -> pa.DictionaryArray:
-    known = np.minimum(np.maximum(ids, 0), len(words) - 1).astype(np.int32)
+    lost = len(words) - 1
+    known = np.where((ids >= 0) & (ids < lost), ids, lost).astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(known), words)
 
 

@@ -45,13 +45,13 @@ class Flusher:
             for name, table in (others or {}).items():
                 self._writer.write(name, table)
             read = [self._flush_one(spool) for spool in self._spools.spools.values()]
-            self._ledger.processes = self.processes.all
-            self._ledger.positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
-            self._ledger.last_part = self._writer.last
-            self._ledger.save(self._spools.folder)
+            positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
+            ledger = Ledger(self._writer.last, positions, self.processes.all)
+            ledger.save(self._spools.folder)
         except BaseException:
             self._writer.discard_after(self._ledger.last_part)
             raise
+        self._ledger = ledger
         more = False
         for spool, segment, offset, windows in read:
             more |= segment > spool.segment + 1
@@ -73,18 +73,19 @@ class Flusher:
 
     def _convert_window(self, spool: Spool, number: int, shift_ns: int) -> Path:
         path = spool.window(number)
-        if path.exists():
+        what = f"profiler window {number} of process {spool.process}"
+        if not path.exists():
+            self._manifest.add_missing(what, "its trace is gone", lost=True)
+        else:
             try:
                 trace = load_kineto(path)
                 for table in trace.tables(process=spool.process, window=number, shift_ns=shift_ns):
                     self._writer.write("operators", table)
                 if trace.unreadable:
-                    what = f"{trace.unreadable} events of profiler window {number} of process {spool.process}"
-                    self._manifest.add_missing(what, "torch gave them times that cannot be", lost=True)
+                    some = f"{trace.unreadable} events of {what}"
+                    self._manifest.add_missing(some, "torch gave them times that cannot be", lost=True)
             except TraceError as error:
-                self._manifest.add_missing(
-                    f"profiler window {number} of process {spool.process}", str(error), lost=True
-                )
+                self._manifest.add_missing(what, str(error), lost=True)
         return path
 
     def finish(self, now: int) -> None:

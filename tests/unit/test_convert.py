@@ -1,0 +1,113 @@
+"""Records become rows: each kind in its table, with all its fields, under its name."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.record.convert import tables
+from tracekit.record.spools import _RECORD_TYPE
+from tracekit.record.wire import BACKWARD, FORWARD, Kind
+from tracekit.run.schema import TABLES
+
+NAMES = ["zero", "one\n<b>", "two"]
+OFFSET = 1_000
+# What a record of each kind becomes; the record is (name 1, thread 77, start 10, end 25, a 1, b 2, c 3, d 2, depth 1).
+SPAN = {"name": "one\n<b>", "depth": 1, "step": -1, "layer": 1, "direction": ""}
+ROWS = {
+    Kind.STEP: ("spans", {**SPAN, "kind": "step", "step": 1, "layer": -1}),
+    Kind.LAYER: ("spans", {**SPAN, "kind": "layer"}),
+    Kind.PHASE: ("spans", {**SPAN, "kind": "phase"}),
+    Kind.RANGE: ("spans", {**SPAN, "kind": "range"}),
+    Kind.FETCH: ("spans", {**SPAN, "kind": "fetch"}),
+    Kind.BATCH: ("batches", {"loader": "one\n<b>", "epoch": 1, "index": 2, "worker": 3, "bytes": 2}),
+    Kind.COLLECTIVE: (
+        "collectives",
+        {
+            "op": "one\n<b>",
+            "group": "one\n<b>",
+            "sequence": 2,
+            "bytes": 3,
+            "dtype": "two",
+            "is_async": True,
+            "ready_ns": 1_010,
+        },
+    ),
+}
+
+
+def records(*rows: tuple[int, ...]) -> np.ndarray:
+    """Rows of (name, thread, start, end, a, b, c, d, depth, direction, kind)."""
+    return np.array(list(rows), dtype=_RECORD_TYPE)
+
+
+def record(kind: int, name: int = 1, a: int = 1, b: int = 2, depth: int = 1, direction: int = 0) -> tuple[int, ...]:
+    return (name, 77, 10, 25, a, b, 3, 2, depth, direction, kind)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_each_kind_has_its_table(kind: Kind) -> None:
+    name, expected = ROWS[kind]
+
+    made = tables(records(record(kind)), NAMES, 5, OFFSET)
+
+    assert list(made) == [name]
+    (row,) = made[name].to_pylist()
+    common = {"process": 5, "thread": 77, "start_ns": 1_010, "duration_ns": 15}
+    assert {column: row[column] for column in (*common, *expected)} == {**common, **expected}
+
+
+def test_every_kind_is_converted_or_named_here() -> None:
+    assert set(ROWS) | {Kind.WINDOW} == set(Kind)
+    assert tables(records(record(Kind.WINDOW)), NAMES, 0, 0) == {}  # a window's rows come from its trace
+
+
+def test_rows_have_the_schema_of_their_table() -> None:
+    for name, table in tables(records(*(record(kind) for kind in ROWS)), NAMES, 0, OFFSET).items():
+        assert table.schema.equals(TABLES[name])
+        assert all(column.null_count == 0 for column in table.columns)
+        table.validate(full=True)
+
+
+def test_directions_and_watched_calls() -> None:
+    rows = [record(Kind.LAYER, direction=direction, b=b) for direction, b in ((FORWARD, 0), (BACKWARD, 1), (0, 0))]
+
+    spans = tables(records(*rows), NAMES, 0, 0)["spans"]
+
+    assert spans["direction"].to_pylist() == ["forward", "backward", ""]
+    assert spans["watched"].to_pylist() == [False, True, False]
+
+
+def test_lost_name_reads_as_a_question_mark() -> None:
+    rows = [record(Kind.LAYER, name=name) for name in (0, 2, 3, 4, 2**32 - 1)]
+
+    assert tables(records(*rows), NAMES, 0, 0)["spans"]["name"].to_pylist() == ["zero", "two", "?", "?", "?"]
+    assert tables(records(record(Kind.BATCH)), [], 0, 0)["batches"]["loader"].to_pylist() == ["?"]
+    (row,) = tables(records(record(Kind.COLLECTIVE, a=-1)), NAMES, 0, 0)["collectives"].to_pylist()
+    assert row["group"] == "?"
+
+
+def test_same_name_twice_and_names_of_other_tables() -> None:
+    """Two ids can stand for one text: of names that differ in what is no text only."""
+    spans = tables(records(*(record(Kind.LAYER, name=name) for name in (0, 1, 2))), ["a", "a", "?"], 0, 0)["spans"]
+
+    assert spans["name"].to_pylist() == ["a", "a", "?"]
+
+
+def test_record_of_an_unknown_kind_is_passed_over() -> None:
+    made = tables(records(record(99), record(Kind.LAYER), record(2**16 - 1)), NAMES, 0, 0)
+
+    assert {name: table.num_rows for name, table in made.items()} == {"spans": 1}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([int(kind) for kind in Kind]), st.integers(0, 4)), max_size=30),
+    st.integers(-(2**40), 2**40),
+)
+def test_every_record_makes_one_row(rows: list[tuple[int, int]], offset: int) -> None:
+    made = tables(records(*(record(kind, name=name) for kind, name in rows)), NAMES, 3, offset)
+
+    expected = sum(kind != Kind.WINDOW for kind, _ in rows)
+    assert sum(table.num_rows for table in made.values()) == expected
+    assert all(pa.compute.all(pa.compute.equal(table["start_ns"], 10 + offset)).as_py() for table in made.values())

@@ -1,0 +1,237 @@
+"""From spool to tables: killed anywhere, on a full disk, each record gets there once."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from spooling import announce, small_segments
+
+from tracekit.collectors.spool import Spool
+from tracekit.record.flush import Flusher
+from tracekit.record.ledger import Ledger, Position
+from tracekit.record.processes import Process
+from tracekit.record.spools import SpoolFolder
+from tracekit.record.wire import Kind
+from tracekit.run.folder import create_run
+from tracekit.run.manifest import Manifest
+from tracekit.run.parts import live_parts
+from tracekit.run.schema import TABLES
+
+COUNTERS = pa.Table.from_pylist([{"process": 0, "start_ns": 1, "duration_ns": 1}], schema=TABLES["counters"])
+
+
+@pytest.fixture(autouse=True)
+def small() -> Iterator[None]:
+    with small_segments(4):
+        yield
+
+
+@dataclass
+class Recording:
+    """A folder with a run and a spool in it."""
+
+    folder: Path
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def spool(self) -> Path:
+        return self.folder / "spool"
+
+    def flusher(self) -> Flusher:
+        return Flusher(self.run, Manifest(host="host", ended_ns=1), SpoolFolder(self.spool), None)
+
+    def starts(self, table: str = "spans") -> list[int]:
+        parts = live_parts(self.run / "tables" / table)
+        return sorted(start for part in parts for start in pq.read_table(part)["start_ns"].to_pylist())
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    made = Recording(tmp_path / "first")
+    create_run(made.run)
+    manifest = Manifest(host="host", ended_ns=1)
+    manifest.save(manifest.path_in(made.run))
+    made.spool.mkdir()
+    return made
+
+
+def write(spool: Spool, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        spool.write((Kind.LAYER, Kind.BATCH)[number % 2], spool.intern("name"), number, number)
+
+
+def every(recording: Recording) -> list[int]:
+    return sorted(recording.starts("spans") + recording.starts("batches"))
+
+
+def two_processes(recording: Recording) -> list[Spool]:
+    """The spools of two processes that live."""
+    pids = (os.getpid(), os.getppid())
+    return [Spool(str(recording.spool), announce(recording.spool, pid, start)) for start, pid in enumerate(pids)]
+
+
+def end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes have ended from here on."""
+    monkeypatch.setattr(Process, "is_alive", lambda process: False)
+
+
+def killed_after_each_step(act: Callable[[], object], recording: Recording, into: Path) -> list[Recording]:
+    """What is on disk before `act` and after each of its renames, removals and finished files."""
+    left: list[Recording] = []
+
+    def keep() -> None:
+        left.append(Recording(into / f"{len(left)}"))
+        shutil.copytree(recording.folder, left[-1].folder)
+
+    def watched(change: Callable[..., object]) -> Callable[..., object]:
+        def changed(*arguments: object, **options: object) -> object:
+            result = change(*arguments, **options)
+            keep()
+            return result
+
+        return changed
+
+    keep()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "replace", watched(os.replace))
+        patched.setattr(Path, "unlink", watched(Path.unlink))
+        patched.setattr(Path, "write_bytes", watched(Path.write_bytes))
+        patched.setattr(pq.ParquetWriter, "close", watched(pq.ParquetWriter.close))
+        act()
+    return left
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_kill_anywhere_in_a_pass_loses_and_doubles_nothing(
+    alive: bool, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a pass cut short after any of its steps WHEN another supervisor finishes THEN all is there once."""
+    spools = two_processes(recording)
+    write(spools[0], 0, 6)
+    flusher = recording.flusher()
+    flusher.flush(1)
+    write(spools[0], 6, 7)
+    write(spools[1], 100, 9)
+    expected = [*range(13), *range(100, 109)]
+    if not alive:
+        end(monkeypatch)
+
+    left = killed_after_each_step(lambda: flusher.flush(2), recording, tmp_path / "left")
+
+    assert len(left) > 10
+    for copy in left:
+        copy.flusher().finish(3)
+        assert every(copy) == expected
+        assert len(copy.starts("processes")) == 2
+    flusher.finish(3)
+    assert every(recording) == expected
+
+
+def test_kill_anywhere_in_the_finish(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end(monkeypatch)
+    spools = two_processes(recording)
+    write(spools[0], 0, 90)  # more than one pass takes
+    write(spools[1], 100, 3)
+
+    left = killed_after_each_step(lambda: recording.flusher().finish(1), recording, tmp_path / "left")
+
+    for copy in left[:: max(len(left) // 12, 1)] + left[-8:]:
+        copy.flusher().finish(3)
+        assert every(copy) == [*range(90), *range(100, 103)]
+        assert len(copy.starts("processes")) == 2
+
+
+@pytest.mark.parametrize("failing", range(6))
+@pytest.mark.parametrize("where", ["part", "rename"])
+def test_full_disk_in_the_middle_of_a_pass(
+    where: str, failing: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a disk that takes so many files and then none WHEN there is room THEN the pass is made as if the first."""
+    spools = two_processes(recording)
+    write(spools[0], 0, 2)
+    flusher = recording.flusher()
+    flusher.flush(1)
+    write(spools[0], 2, 9)
+    write(spools[1], 100, 5)
+    room = failing
+
+    def limited(change: Callable[..., object]) -> Callable[..., object]:
+        def changed(*arguments: object, **options: object) -> object:
+            nonlocal room
+            room -= 1
+            if room < 0:
+                raise OSError(28, "No space left on device")
+            return change(*arguments, **options)
+
+        return changed
+
+    before = sorted(recording.run.rglob("*.parquet"))
+    with monkeypatch.context() as patched:
+        if where == "part":
+            patched.setattr(pq.ParquetWriter, "write_table", limited(pq.ParquetWriter.write_table))
+        else:
+            patched.setattr(os, "replace", limited(os.replace))
+        try:
+            flusher.flush(2, {"counters": COUNTERS})
+            failed = False
+        except OSError:
+            failed = True
+            assert sorted(recording.run.rglob("*.parquet")) == before
+
+    assert failed == (failing < {"part": 5, "rename": 6}[where])
+    if failed:
+        with_salvage = Recording(recording.folder.with_name("salvaged"))
+        shutil.copytree(recording.folder, with_salvage.folder)
+        with_salvage.flusher().finish(3)
+        assert every(with_salvage) == [*range(11), *range(100, 105)]
+        flusher.flush(3, {"counters": COUNTERS})
+    flusher.finish(4)
+    assert every(recording) == [*range(11), *range(100, 105)]
+    assert recording.starts("counters") == [1]
+
+
+def test_pass_takes_a_bounded_number_and_says_that_there_is_more(recording: Recording) -> None:
+    spool = two_processes(recording)[0]
+    write(spool, 0, 4 * 40)
+    flusher = recording.flusher()
+
+    # Sixteen segments a pass; the last one stays open.
+    assert [flusher.flush(1) for _ in range(4)] == [True, True, True, False]
+    assert every(recording) == list(range(160))
+
+
+def test_window_that_is_no_trace_is_named_and_removed(recording: Recording) -> None:
+    spool = two_processes(recording)[0]
+    write(spool, 0, 1)
+    window = recording.spool / f"{os.getpid()}-0.000003.window"
+    window.write_text('{"traceEvents": [')
+    spool.write(Kind.WINDOW, 0, 1, 2, 3, 4, 5)
+    spool.write(Kind.WINDOW, 0, 1, 2, 4, 4, 5)  # its trace was never written
+    manifest = Manifest(host="host", ended_ns=1)
+    flusher = Flusher(recording.run, manifest, SpoolFolder(recording.spool), None)
+
+    flusher.finish(1)
+
+    assert every(recording) == [0] and not window.exists()
+    assert sorted(note.what for note in manifest.missing if note.lost) == [
+        "profiler window 3 of process 0",
+        "profiler window 4 of process 0",
+    ]
+
+
+def test_ledger_round_trip_and_what_is_none(tmp_path: Path) -> None:
+    assert Ledger.load(tmp_path) == Ledger()
+    full = Ledger(5, {"1-a": Position(2, 64)}, [Process(0, 1, -1, 5, command=["a", "\n"], stem="1-a", ticks=3)])
+    full.save(tmp_path)
+
+    assert Ledger.load(tmp_path) == full
+    (tmp_path / "ledger.json").write_text("{")
+    assert Ledger.load(tmp_path) == Ledger()
