@@ -11,6 +11,7 @@ from tracekit.errors import TracekitError
 
 SPOOL_VARIABLE = "TRACEKIT_SPOOL"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_KEEPS_US_OUT = {"I": "isolated mode", "E": "environment variables ignored", "S": "site not imported"}
 
 
 class LaunchError(TracekitError):
@@ -30,8 +31,9 @@ def program_environment(spool: Path | None) -> dict[str, str]:
     if bootstrap is None or not bootstrap.submodule_search_locations:
         raise TracekitError("tracekit.collectors is not installed; install tracekit again")
     folder = bootstrap.submodule_search_locations[0]
-    others = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry != folder]
-    environment["PYTHONPATH"] = os.pathsep.join([folder, *(entry for entry in others if entry)])
+    users = environment.get("PYTHONPATH") or folder  # Python takes an empty variable for none, an empty entry for "."
+    others = [entry for entry in users.split(os.pathsep) if entry != folder]
+    environment["PYTHONPATH"] = os.pathsep.join([folder, *others])
     environment[SPOOL_VARIABLE] = str(spool)
     return environment
 
@@ -41,9 +43,11 @@ def find_program(command: list[str]) -> str:
     name = command[0]
     if os.sep not in name:
         found = shutil.which(name)
-        if found is None:
-            raise LaunchError(f"{name}: command not found", NOT_FOUND)
-        return found
+        if found is not None:
+            return found
+        if name and shutil.which(name, os.F_OK):
+            raise LaunchError(f"{name}: is on the PATH, but not executable", NOT_EXECUTABLE)
+        raise LaunchError(f"{name}: command not found", NOT_FOUND)
     if not os.path.exists(name):
         raise LaunchError(f"{name}: no such file", NOT_FOUND)
     if os.path.isdir(name) or not os.access(name, os.X_OK):
@@ -70,21 +74,26 @@ def spawn(command: list[str], environment: dict[str, str], unblocked: set[int]) 
 
 def injection_problem(command: list[str]) -> str | None:
     """Why the recorder cannot reach this command's Python, as far as the command line tells."""
-    if not Path(command[0]).name.startswith(("python", "pypy")):
+    program = Path(command[0]).name
+    if not program.startswith(("python", "pypy")):
         return None
-    for word in command[1:]:
+    words = iter(command[1:])
+    for word in words:
         if not word.startswith("-") or word in ("-", "--"):
             return None
-        if word in ("-c", "-m"):
-            return None
-        if not word.startswith("--"):
-            for flag, why in (
-                ("I", "isolated mode"),
-                ("E", "environment variables ignored"),
-                ("S", "site not imported"),
-            ):
-                if flag in word[1:].split("X")[0].split("W")[0]:
-                    return f"{Path(command[0]).name} {word}: {why}, so no recorder can be started in it"
+        if word == "--check-hash-based-pycs":
+            next(words, None)
+        if word.startswith("--"):
+            continue
+        for place, flag in enumerate(word[1:], start=1):
+            if flag in _KEEPS_US_OUT:
+                return f"{program} {word}: {_KEEPS_US_OUT[flag]}, so no recorder can be started in it"
+            if flag in "cm":  # the program and its own words follow
+                return None
+            if flag in "WX":  # takes the rest of the word, else the next one
+                if place == len(word) - 1:
+                    next(words, None)
+                break
     return None
 
 

@@ -11,6 +11,8 @@ from tracekit.record.spools import Spool, SpoolFolder
 from tracekit.run.folder import process_started
 from tracekit.run.schema import TABLES
 
+_DIGITS_OF_A_COUNT = 10  # what fits the tables' int32
+
 
 @dataclass
 class Process:
@@ -57,13 +59,13 @@ class Processes:
             known.stem = spool.stem
             known.started = spool.facts["start"]
             known.parent_pid = int(spool.facts.get("parent", -1))
-            known.command = [str(word) for word in spool.facts.get("command", [])]
+            known.command = _readable(spool.facts.get("command", []))
             spool.process = known.number
 
     def see(self, pid: int, parent: int, command: list[str], now: int) -> None:
         """Note a process that was met in the process tree, whether or not it announces itself."""
         if not any(process.pid == pid and process.ended is None for process in self.all):
-            self._add(pid, parent, now).command = command
+            self._add(pid, parent, now).command = _readable(command)
 
     def check_alive(self, now: int) -> None:
         """Note which processes have ended."""
@@ -84,9 +86,7 @@ class Processes:
         rows = []
         for process in self.all:
             identity = roles[process.number]
-            parent = next(
-                (p.number for p in reversed(self.all) if p.pid == process.parent_pid and p is not process), -1
-            )
+            parent = self._parent(process)
             rows.append(
                 {
                     "process": process.number,
@@ -94,7 +94,7 @@ class Processes:
                     "start_ns": process.started + clock_offset_ns,
                     "duration_ns": max((process.ended or now) - process.started, 0),
                     "pid": process.pid,
-                    "parent": parent,
+                    "parent": -1 if parent is None else parent.number,
                     "host": host,
                     "command": " ".join(process.command),
                     "recorded": process.stem is not None,
@@ -128,8 +128,16 @@ class Processes:
         }
 
     def _inherits_rank(self, process: Process) -> bool:
-        parent = next((p for p in reversed(self.all) if p.pid == process.parent_pid and p is not process), None)
+        parent = self._parent(process)
         return parent is not None and self._environment(parent).get("RANK") == self._environment(process).get("RANK")
+
+    def _parent(self, process: Process) -> Process | None:
+        """The process with the parent's pid: of several, one after another, the last that started before the child.
+
+        One that was only seen may have started before it was: it is better than none.
+        """
+        candidates = [other for other in self.all if other.pid == process.parent_pid and other is not process]
+        return max(candidates, key=lambda other: (other.started <= process.started, other.number), default=None)
 
     def _spool(self, process: Process) -> Spool | None:
         return self._spools.spools.get(process.stem) if process.stem else None
@@ -144,5 +152,11 @@ class Processes:
         return dict(spool.facts.get("environment", {})) if spool else {}
 
 
+def _readable(words: list[Any]) -> list[str]:
+    """Command lines may hold any bytes, which Python shows as lone surrogates and no file takes."""
+    return [str(word).encode("utf-8", "backslashreplace").decode() for word in words]
+
+
 def _number(text: str) -> int:
-    return int(text) if text.lstrip("-").isdecimal() else -1
+    """A count that torchrun or a user put into the environment; -1 for what can be none."""
+    return int(text) if text.isdecimal() and len(text) < _DIGITS_OF_A_COUNT else -1
