@@ -29,11 +29,11 @@ def skip_our_frames(eval_frame: ModuleType) -> None:
 
 
 def _codes_of(value: object, module: str) -> Iterator[CodeType]:
-    """The code of a function or of a class's methods, and of all functions inside them."""
+    """The code of a module's own function or class's methods, and of all functions inside them."""
     if isinstance(value, type) and value.__module__ == module:
         for member in vars(value).values():
             yield from _codes_of(getattr(member, "__func__", member), module)
-    elif isinstance(value, FunctionType):
+    elif isinstance(value, FunctionType) and value.__module__ == module:
         yield from _nested(inspect.unwrap(value).__code__)
 
 
@@ -44,20 +44,35 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
+_INHERITED = object()  # the owner had no such attribute of its own
+
+
 @dataclass
 class Patches:
     """The replacements of one collector."""
 
-    _undo: list[tuple[object, str, object]] = field(default_factory=list)
+    _undo: list[tuple[object, str, object, object]] = field(default_factory=list)
 
     def replace(self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Set `owner.name` to `make(original)`, dressed. An owner that lacks the name raises AttributeError."""
-        original = owner.__dict__[name] if isinstance(owner, type) and name in owner.__dict__ else getattr(owner, name)
-        setattr(owner, name, dress(make(original), original))
-        self._undo.append((owner, name, original))
+        own = vars(owner).get(name, _INHERITED)
+        original = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
+        replacement: object
+        if isinstance(original, (staticmethod, classmethod)):  # what they hold is called, and stays static
+            function = original.__func__
+            replacement = type(original)(dress(make(function), function))
+        else:
+            replacement = dress(make(original), original)
+        setattr(owner, name, replacement)
+        self._undo.append((owner, name, own, replacement))
 
     def undo(self) -> None:
-        """Put every original back."""
+        """Put every original back, but where the program has replaced our replacement: it may hold on to it."""
         while self._undo:
-            owner, name, original = self._undo.pop()
-            setattr(owner, name, original)
+            owner, name, own, replacement = self._undo.pop()
+            if vars(owner).get(name) is not replacement:
+                continue
+            if own is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)

@@ -13,12 +13,12 @@ def hide_our_frames() -> None:
     hook, thread_hook = sys.excepthook, threading.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        _clean(error, set())
+        _clean(error)
         hook(kind, error, without_our_frames(traceback))
 
     def thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_value is not None:
-            _clean(arguments.exc_value, set())
+            _clean(arguments.exc_value)
         thread_hook(arguments)
 
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
@@ -37,11 +37,15 @@ def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
     return result
 
 
-def _clean(error: BaseException, seen: set[int]) -> None:
-    if id(error) in seen:
-        return
-    seen.add(id(error))
-    error.__traceback__ = without_our_frames(error.__traceback__)
-    for other in (error.__cause__, error.__context__):
-        if other is not None:
-            _clean(other, seen)
+def _clean(error: BaseException) -> None:
+    """Clean the error, its causes and contexts, and the members of groups: they may form cycles and long chains."""
+    seen: dict[int, BaseException] = {}
+    waiting = [error]
+    while waiting:
+        error = waiting.pop()
+        if id(error) not in seen:
+            seen[id(error)] = error
+            error.__traceback__ = without_our_frames(error.__traceback__)
+            waiting += [other for other in (error.__cause__, error.__context__) if other is not None]
+            if isinstance(error, BaseExceptionGroup):
+                waiting += error.exceptions

@@ -30,9 +30,13 @@ class Witness:
         # `cat` on a pipe of ours: it ends with us, whatever ends us.
         actions = [(os.POSIX_SPAWN_DUP2, self._pipe[0], 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         path = {"PATH": os.environ.get("PATH", os.defpath)}
-        self.pid: int | None = os.posix_spawnp(
-            "cat", ["cat"], path, file_actions=actions, setsigmask=[], setsigdef=FORWARDED
-        )
+        try:
+            self.pid: int | None = os.posix_spawnp(
+                "cat", ["cat"], path, file_actions=actions, setsigmask=[], setsigdef=FORWARDED
+            )
+        except OSError:  # no `cat` on the PATH: signals to the group then reach the program a second time through us
+            self.pid = None
+            return
         self._descriptor = os.pidfd_open(self.pid)
 
     def saw(self, number: int) -> bool:

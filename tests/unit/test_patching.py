@@ -1,0 +1,175 @@
+"""Replacing functions: put in, put back, and not to be told from the originals."""
+
+import functools
+import inspect
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, ModuleType
+from typing import Any
+
+import pytest
+
+from tracekit.collectors.patching import Patches, _codes_of, dress, skip_our_frames
+
+calls: list[str] = []
+
+
+def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(original.__name__)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def function(x: int, *, y: int = 2) -> int:
+    """What it does."""
+    return x + y
+
+
+class Base:
+    def method(self, x: int) -> tuple[str, int]:
+        return type(self).__name__, x
+
+    @staticmethod
+    def static(x: int) -> int:
+        return -x
+
+    @classmethod
+    def made(cls, x: int) -> tuple[str, int]:
+        return cls.__name__, x
+
+
+class Child(Base):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> Iterator[None]:
+    calls.clear()
+    yield
+    assert function.__module__ == __name__ and not hasattr(function, "_torchdynamo_inline")
+
+
+def here() -> ModuleType:
+    return sys.modules[__name__]
+
+
+def test_function_of_a_module_is_replaced_and_put_back() -> None:
+    original, patches = function, Patches()
+    patches.replace(here(), "function", counted)
+
+    assert function is not original
+    assert function(1, y=5) == 6 and calls == ["function"]
+    patches.undo()
+    assert function is original
+    patches.undo()  # twice does no harm
+    assert function is original
+
+
+def test_replacement_passes_for_the_original() -> None:
+    original, patches = function, Patches()
+    patches.replace(here(), "function", counted)
+    try:
+        assert (function.__name__, function.__qualname__, function.__doc__, function.__module__) == (
+            original.__name__,
+            original.__qualname__,
+            original.__doc__,
+            original.__module__,
+        )
+        assert inspect.signature(function) == inspect.signature(original)
+        assert inspect.unwrap(function) is original
+        assert function._torchdynamo_inline is original  # type: ignore[attr-defined]
+        assert pickle.dumps(function) == reference
+        assert pickle.loads(reference) is function
+    finally:
+        patches.undo()
+    assert pickle.loads(reference) is original
+
+
+reference = pickle.dumps(function)
+
+
+@pytest.mark.parametrize("owner", [Base, Child])
+@pytest.mark.parametrize(("name", "expected"), [("method", ("Child", 3)), ("static", -3), ("made", ("Child", 3))])
+def test_method_of_any_kind_own_or_inherited(owner: type, name: str, expected: object) -> None:
+    before, patches = dict(vars(owner)), Patches()
+    patches.replace(owner, name, counted)
+
+    assert getattr(Child(), name)(3) == expected
+    if name != "method":
+        assert getattr(Child, name)(3) == expected
+    assert set(calls) == {name}
+    if owner is Child:
+        calls.clear()
+        getattr(Base(), name)(3)
+        assert calls == []
+
+    patches.undo()
+    assert dict(vars(owner)) == before  # what was inherited is inherited again
+
+
+def test_replacements_stack() -> None:
+    original, first, second = function, Patches(), Patches()
+    first.replace(here(), "function", counted)
+    second.replace(here(), "function", counted)
+    assert function(1) == 3 and len(calls) == 2
+
+    second.undo()
+    assert function(1) == 3 and len(calls) == 3
+    first.undo()
+    assert function is original
+
+
+def test_what_the_program_put_over_ours_stays() -> None:
+    """GIVEN a program that replaced our replacement WHEN a collector switches itself off THEN the program's stays."""
+    original, patches = function, Patches()
+    patches.replace(here(), "function", counted)
+    ours = function
+
+    @functools.wraps(ours)
+    def theirs(x: int) -> int:
+        return 10 * ours(x)
+
+    here().function = theirs  # type: ignore[attr-defined]
+    try:
+        patches.undo()
+        assert here().function is theirs  # type: ignore[attr-defined]
+        assert theirs(1) == 30
+    finally:
+        here().function = original  # type: ignore[attr-defined]
+
+
+def test_name_that_is_not_there() -> None:
+    patches = Patches()
+    for owner in (here(), Base):
+        with pytest.raises(AttributeError):
+            patches.replace(owner, "nothing", counted)
+    patches.undo()
+
+
+def test_codes_of_nested_functions_are_found() -> None:
+    codes = {code.co_name for code in _codes_of(counted, __name__)}
+    assert codes == {"counted", "call"}
+    assert {"method", "static", "made"} <= {code.co_name for code in _codes_of(Base, __name__)}
+    assert list(_codes_of(Base, "elsewhere")) == []
+    assert list(_codes_of(len, __name__)) == list(_codes_of(3, __name__)) == []
+
+
+def test_codes_of_a_dressed_function_are_the_originals() -> None:
+    """A wrapper of ours around a function of torch must not take torch's function from torch.compile."""
+    assert {code.co_name for code in _codes_of(dress(counted(function), function), __name__)} <= {"function"}
+
+
+def test_all_our_code_and_no_other_is_skipped() -> None:
+    skipped: list[CodeType] = []
+    eval_frame = ModuleType("eval_frame")
+    eval_frame.skip_code = skipped.append  # type: ignore[attr-defined]
+
+    skip_our_frames(eval_frame)
+
+    files = {code.co_filename.rpartition("/")[2] for code in skipped}
+    assert "patching.py" in files
+    assert not {"inspect.py", "dataclasses.py", "functools.py", "contextlib.py"} & files  # only imported by ours
+    assert {"replace", "undo", "skip_our_frames"} <= {code.co_name for code in skipped}
