@@ -44,7 +44,7 @@ class Agent:
         self.collectors: dict[str, Collector] = {}
         self.before_fork: list[Callable[[], None]] = []
         self.before_exit: list[Callable[[], None]] = []
-        self.on_step: list[Callable[[], None]] = []
+        self.on_settling: list[Callable[[], None]] = []
         self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], None]] = []
         self._failed: dict[str, str] = {}
@@ -108,11 +108,13 @@ class Agent:
         if rank > self.step_source_rank:
             return
         self.step_source_rank = rank
-        self.governor.step_ended()
-        for react in self.on_step:
-            react()
-        if clock() - self._status_written > _STATUS_INTERVAL_NS:
-            self.write_status()
+        if self.governor.step_ended():
+            began = clock()
+            for settle in self.on_settling:
+                settle()
+            self.governor.spent_ns += clock() - began
+            if clock() - self._status_written > _STATUS_INTERVAL_NS:
+                self.write_status()
 
     def safe_point(self) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end."""

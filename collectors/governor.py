@@ -7,8 +7,12 @@ from time import perf_counter_ns as clock
 _SHARE_OF_DETAIL = 0.5
 # The first steps are recorded in detail whatever they cost, so that a run of a few steps names every layer.
 _FIRST_DETAILED_STEPS = 3
-# Only this many step times are remembered: the median follows a program that changes its pace.
-_REMEMBERED_STEPS = 64
+# Only this many measurements are remembered: the medians follow a program that changes its pace.
+_REMEMBERED = 16
+# Accounts are settled this often, also where no step is recorded in detail for long.
+_SETTLED_EVERY_NS = 1_000_000_000
+# More steps, and more nanoseconds, than any program lives.
+_NEVER = 1 << 62
 
 
 class Governor:
@@ -25,47 +29,69 @@ class Governor:
         self.steps = 0
         self.detailed = True
         self.detailed_steps = 0
-        self.typical_step_ns = 0  # the median of the last steps, 0 before there are any
-        self._step_began = self.started
+        self.typical_step_ns = 0  # the median of recent stretches' mean steps, less our own part; 0 before any
+        self.plain_steps = 0  # how many steps without detail the stretch had that was settled last
+        self._began = self.started
+        self._began_at_step = 0
         self._spent_before = 0
+        self._settle_at = 1
         self._next_detailed = 0
-        self._step_times: deque[int] = deque(maxlen=_REMEMBERED_STEPS)
-        self._detail_costs: deque[int] = deque(maxlen=8)
+        self._step_times: deque[int] = deque(maxlen=_REMEMBERED)
+        self._detail_costs: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def step_ended(self) -> None:
-        """Called at every step's end; decides whether the next one is recorded in detail."""
-        now = clock()
-        if self.steps:
-            self._step_times.append(now - self._step_began)
-            if self.steps < _REMEMBERED_STEPS or self.steps % _REMEMBERED_STEPS == 0:
-                self.typical_step_ns = sorted(self._step_times)[len(self._step_times) // 2]
-        cost = self.spent_ns - self._spent_before
-        self._step_began, self._spent_before = now, self.spent_ns
+    def step_ended(self) -> bool:
+        """Called at every step's end, so it does next to nothing but at the end of a stretch of steps recorded alike.
+
+        True when it was one: then `detailed` says how the next stretch is recorded.
+        """
         self.steps += 1
+        if self.steps < self._settle_at:
+            return False
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        now, count = clock(), self.steps - self._began_at_step
+        cost = self.spent_ns - self._spent_before
+        if self._began_at_step:  # the first step has the program's start in it
+            self._step_times.append(max(now - self._began - cost, 0) // count)
+            self.typical_step_ns = _median(self._step_times)
         if self.detailed:
-            self.detailed_steps += 1
-            self._detail_costs.append(cost)
+            self.detailed_steps += count
+            self._detail_costs.append(cost // count)
             self._next_detailed = self.steps + self._spacing()
+        self.plain_steps = 0 if self.detailed else count
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
+        stretch = 1
+        if not self.detailed:
+            stretch = min(self._next_detailed - self.steps, max(_SETTLED_EVERY_NS // max(self.typical_step_ns, 1), 1))
+        self._settle_at = self.steps + stretch
+        self._began, self._began_at_step, self._spent_before = now, self.steps, self.spent_ns
 
     def _spacing(self) -> int:
         """Steps from one detailed step to the next, so that detail costs its share of the budget on average.
 
         One step is added now and then: a spacing that divides a pattern of the program would always meet the same part.
         """
-        typical = self.typical_step_ns
-        if not typical:
+        if not self.typical_step_ns:
             return 0
-        cost = sorted(self._detail_costs)[len(self._detail_costs) // 2]
-        spacing = cost / (typical * self.budget * _SHARE_OF_DETAIL)
+        allowed = self.typical_step_ns * self.budget * _SHARE_OF_DETAIL
+        if not allowed:
+            return _NEVER
+        spacing = _median(self._detail_costs) / allowed
         return int(spacing) + (self.detailed_steps % 2 if spacing > 1 else 0)
 
     def next_window(self, cost_ns: float) -> int:
         """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns."""
-        return self.started + int((self.profiler_ns + cost_ns) / (self.budget * (1 - _SHARE_OF_DETAIL)))
+        share = self.budget * (1 - _SHARE_OF_DETAIL)
+        return self.started + int((self.profiler_ns + cost_ns) / share) if share else _NEVER
 
     def overhead(self) -> dict[str, float]:
         """The shares of wall time spent in hooks (`program`) and, of these, in profiler windows (`profiler`)."""
         elapsed = max(clock() - self.started, 1)
         program = (self.spent_ns + self.profiler_ns) / max(elapsed - self.spent_ns - self.profiler_ns, 1)
         return {"program": program, "profiler": self.profiler_ns / elapsed}
+
+
+def _median(values: deque[int]) -> int:
+    return sorted(values)[len(values) // 2]

@@ -62,7 +62,6 @@ class Layers:
         self._backward: Backward | None = None
         self._calls = 0
         self._calls_in_step = 0
-        self._was_detailed = True
         self._bypass_ns = 0
 
     def install(self, agent: Agent) -> None:
@@ -79,7 +78,7 @@ class Layers:
 
     def _hook(self, module: ModuleType) -> None:
         self._measure(self._timed_call)
-        self._agent.on_step.append(self._step_ended)
+        self._agent.on_settling.append(self._settle)
         self._patches.replace(module.Module, "__call__", self._timed_call)
 
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,11 +102,11 @@ class Layers:
         kwargs: dict[str, Any],
     ) -> Any:
         agent = self._agent
-        entered = clock()
         try:
             if not depth:
                 agent.step_source(CALL)
                 agent.safe_point()
+            entered = clock()
             detailed = agent.governor.detailed
             layer = self._layers.get(id(module)) or self._meet(module, depth)
             watch = layer.inner.watch(module, depth + 1) if detailed and layer.inner is not None else None
@@ -203,26 +202,25 @@ class Layers:
             thread.depth, governor.detailed = 0, True
         self._bypass_ns = max(cost, 0) // _CALIBRATION_CALLS
 
-    def _step_ended(self) -> None:
-        """Charge the calls of a step without detail; give up where they alone exceed the budget."""
+    def _settle(self) -> None:
+        """After a stretch of steps: charge the calls that were not recorded; give up where they exceed the budget."""
         governor = self._agent.governor
-        if self._was_detailed:
+        if not governor.plain_steps:
             self._calls_in_step, self._calls = self._calls, 0
-        else:
-            self._calls = 0
-            cost = self._calls_in_step * self._bypass_ns
-            governor.spent_ns += cost
-            typical = governor.typical_step_ns
-            # Where these calls are all that tells the steps apart, they go on being noticed.
-            dispensable = self._agent.step_source_rank < CALL
-            if dispensable and governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
-                self.off()
-                self._agent.note_missing(
-                    "layers, after the first steps",
-                    f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
-                    f" more than the budget of {governor.budget:.1%}; raise it with --overhead",
-                )
-        self._was_detailed = governor.detailed
+            return
+        self._calls = 0
+        cost = self._calls_in_step * self._bypass_ns
+        governor.spent_ns += cost * governor.plain_steps
+        typical = governor.typical_step_ns
+        # Where these calls are all that tells the steps apart, they go on being noticed.
+        dispensable = self._agent.step_source_rank < CALL
+        if dispensable and governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
+            self.off()
+            self._agent.note_missing(
+                "layers, after the first steps",
+                f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
+                f" more than the budget of {governor.budget:.1%}; raise it with --overhead",
+            )
 
 
 def _is_compiled_graph(module: "torch.nn.Module") -> bool:

@@ -31,6 +31,7 @@ class Steps:
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
+        self._optimizer = agent.spool.intern("optimizer")
         agent.when_imported("steps", "torch.optim.optimizer", self._hook_optimizers)
         agent.when_imported("steps", "torch.autograd", self._hook_engine)
 
@@ -58,7 +59,7 @@ class Steps:
             if start is None:
                 return
             number = self._numbers.setdefault(id(optimizer), len(self._numbers))
-            agent.spool.write(Kind.PHASE, agent.spool.intern("optimizer"), start, end, number)
+            agent.spool.write(Kind.PHASE, self._optimizer, start, end, number)
             agent.governor.spent_ns += clock() - end
             agent.step_source(OPTIMIZER)
         except Exception as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _SPOOL = "TRACEKIT_SPOOL"
 # Not programs of the user's: packaging tools, multiprocessing's book-keeper, tracekit itself.
-_LEFT_ALONE = ("pip", "pip3", "uv", "ensurepip", "build", "venv", "virtualenv", "tracekit")
+_LEFT_ALONE = ("pip", "uv", "ensurepip", "build", "venv", "virtualenv", "tracekit")
 _LEFT_ALONE_CODE = ("from multiprocessing.resource_tracker import main",)
 
 stem: str | None = None  # names this process's files in the spool folder; None where the process is not recorded
@@ -41,19 +41,20 @@ def announce(spool: str) -> None:
     """Write who this process is to `<stem>.process`."""
     global stem
     now = time.perf_counter_ns()
-    stem = f"{os.getpid()}-{now:x}"
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    name = f"{os.getpid()}-{now:x}"
+    variables = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
     facts = {
         "pid": os.getpid(),
         "parent": os.getppid(),
         "start": now,
         "command": getattr(sys, "orig_argv", sys.argv),
-        "environment": {name: os.environ[name] for name in names if name in os.environ},
+        "environment": {name: os.environ[name] for name in variables if name in os.environ},
     }
-    path = os.path.join(spool, stem)
+    path = os.path.join(spool, name)
     with open(path + ".tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(facts, file)
     os.replace(path + ".tmp", path + ".process")
+    stem = name
 
 
 def wake() -> None:
@@ -80,13 +81,16 @@ def note_failure(spool: str, error: Exception) -> None:
 
 
 def _is_left_alone() -> bool:
-    words = getattr(sys, "orig_argv", [])[1:]
-    if any(code in word for code in _LEFT_ALONE_CODE for word in words[:3]):
-        return True
-    if "-m" in words[:-1] and words[words.index("-m") + 1].partition(".")[0] in _LEFT_ALONE:
-        return True
-    script = next((word for word in words if not word.startswith("-")), "")
-    return os.path.basename(script) in _LEFT_ALONE and not script.endswith(".py")
+    # What Python was given before the program's own words ends with the script, the module or the code.
+    words, arguments = getattr(sys, "orig_argv", []), getattr(sys, "argv", None) or [""]
+    given = words[: len(words) - len(arguments) + 1]
+    last = given[-1] if given else ""
+    if arguments[0] == "-c":
+        return any(code in last for code in _LEFT_ALONE_CODE)
+    if arguments[0] == "-m":
+        module = last.partition("m")[2] if last.startswith("-") else last  # -mpip
+        return module.partition(".")[0] in _LEFT_ALONE
+    return os.path.basename(arguments[0]).rstrip("0123456789.") in _LEFT_ALONE  # pip3.11 too
 
 
 class _TorchWatch:
@@ -109,17 +113,11 @@ class _TorchWatch:
 
 def _start_next_sitecustomize() -> None:
     """Python imports only the first `sitecustomize` on the path: give the one behind ours its turn, errors and all."""
-    import importlib.util
-
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        found = importlib.util.find_spec("sitecustomize")
-    except ValueError:
-        found = None
-    if found is None or found.loader is None:
+        import sitecustomize  # noqa: F401  the next one: our folder is off the path
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
         if ours is not None:
             sys.modules["sitecustomize"] = ours  # the import system expects the module it is loading to stay
-        return
-    module = importlib.util.module_from_spec(found)
-    sys.modules["sitecustomize"] = module
-    found.loader.exec_module(module)
