@@ -1,3 +1,6 @@
-import tracekit_start
+import sys
 
-tracekit_start.start()
+if sys.version_info[0] > 2:  # noqa: UP036  an older one below the program could not even read it
+    import tracekit_start
+
+    tracekit_start.start()

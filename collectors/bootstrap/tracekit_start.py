@@ -1,7 +1,7 @@
 """Runs in every Python below `tracekit record`, before the program: announces the process and waits for torch.
 
 Imports nothing heavy: this runs in pip, compilers and helpers too. Only when torch (or tracekit) is imported does the
-agent start.
+agent start. Any Python 3 below the program may come here, however old: it must find nothing that it cannot read.
 """
 
 import json
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _SPOOL = "TRACEKIT_SPOOL"
+_OLDEST = (3, 11)  # that tracekit itself runs in
 # Not programs of the user's: packaging tools, multiprocessing's book-keeper, tracekit itself.
 _LEFT_ALONE = ("pip", "uv", "ensurepip", "build", "venv", "virtualenv", "tracekit")
 _LEFT_ALONE_CODE = ("from multiprocessing.resource_tracker import main",)
 
-stem: str | None = None  # names this process's files in the spool folder; None where the process is not recorded
+stem: "str | None" = None  # names this process's files in the spool folder; None where the process is not recorded
 
 
 def start() -> None:
     """Announce this process if it is to be recorded, then start the `sitecustomize` that ours stands before."""
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     spool = os.environ.get(_SPOOL)
-    if spool and not _is_left_alone():
+    if spool and sys.version_info >= _OLDEST and not _is_left_alone():
         try:
             announce(spool)
             sys.meta_path.insert(0, _TorchWatch())
@@ -115,7 +116,7 @@ def _start_next_sitecustomize() -> None:
     """Python imports only the first `sitecustomize` on the path: give the one behind ours its turn, errors and all."""
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401  the next one: our folder is off the path
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  the next one: our folder is off the path
     except ImportError as error:
         if error.name != "sitecustomize":
             raise

@@ -135,7 +135,7 @@ def test_what_the_program_put_over_ours_stays() -> None:
     here().function = theirs  # type: ignore[attr-defined]
     try:
         patches.undo()
-        assert here().function is theirs  # type: ignore[attr-defined]
+        assert here().function is theirs
         assert theirs(1) == 30
     finally:
         here().function = original  # type: ignore[attr-defined]
