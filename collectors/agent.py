@@ -107,7 +107,10 @@ class Agent:
         """An event that may end a step, of a source with this rank; the best source seen so far sets the pace."""
         if rank > self.step_source_rank:
             return
-        self.step_source_rank = rank
+        if rank < self.step_source_rank:
+            self.step_source_rank = rank
+            self.governor.count_from_here()
+            return
         if self.governor.step_ended():
             began = clock()
             for settle in self.on_settling:

@@ -26,14 +26,18 @@ class Governor:
         self.started = clock()
         self.spent_ns = 0
         self.profiler_ns = 0
+        self.count_from_here()
+
+    def count_from_here(self) -> None:
+        """Begin to count steps: at the start, and when events are met that tell the steps better than those so far."""
         self.steps = 0
         self.detailed = True
         self.detailed_steps = 0
         self.typical_step_ns = 0  # the median of recent stretches' mean steps, less our own part; 0 before any
         self.plain_steps = 0  # how many steps without detail the stretch had that was settled last
-        self._began = self.started
+        self._began = clock()
         self._began_at_step = 0
-        self._spent_before = 0
+        self._spent_before = self.spent_ns
         self._settle_at = 1
         self._next_detailed = 0
         self._step_times: deque[int] = deque(maxlen=_REMEMBERED)

@@ -1,5 +1,6 @@
 """Steps: the marks from which steps are derived (optimizer steps, backward passes), and the pace while recording."""
 
+import weakref
 from collections.abc import Callable
 from time import perf_counter_ns as clock
 from types import ModuleType
@@ -25,7 +26,8 @@ class Steps:
         self._patches = Patches()
         self._handles: list[Any] = []
         self._began: dict[int, int] = {}
-        self._numbers: dict[int, int] = {}
+        self._known: dict[int, tuple[int, weakref.ref[object]]] = {}
+        self._met = 0
         self.before_backward: list[Callable[[], None]] = []
         self.after_backward: list[Callable[[], None]] = []
 
@@ -58,12 +60,20 @@ class Steps:
             start = self._began.pop(id(optimizer), None)
             if start is None:
                 return
-            number = self._numbers.setdefault(id(optimizer), len(self._numbers))
+            known = self._known.get(id(optimizer))
+            number = known[0] if known is not None else self._meet(optimizer)
             agent.spool.write(Kind.PHASE, self._optimizer, start, end, number)
             agent.governor.spent_ns += clock() - end
             agent.step_source(OPTIMIZER)
         except Exception as error:
             agent.fail("steps", error)
+
+    def _meet(self, optimizer: object) -> int:
+        """Number an optimizer; its id may be another's once it is gone, its number never is."""
+        known, key = self._known, id(optimizer)
+        known[key] = (self._met, weakref.ref(optimizer, lambda _: known.pop(key, None)))
+        self._met += 1
+        return known[key][0]
 
     def _hook_engine(self, module: ModuleType) -> None:
         self._patches.replace(module, "_engine_run_backward", self._timed_engine)
