@@ -16,6 +16,7 @@ from tracekit.record.wire import Kind
 from . import tracebacks
 from .governor import Governor
 from .spool import Spool, thread
+from .tracebacks import comes_from_a_signal_handler
 
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
 _STATUS_INTERVAL_NS = 1_000_000_000
@@ -79,7 +80,12 @@ class Agent:
         wrapt.register_post_import_hook(guarded, module)
 
     def fail(self, name: str, error: BaseException) -> None:
-        """Switch a collector off for good and note why; the program goes on as without it."""
+        """Switch a collector off for good and note why; the program goes on as without it.
+
+        What a signal handler of the program raised while our code happened to run is the program's: it is raised again.
+        """
+        if comes_from_a_signal_handler(error):
+            raise error
         if name in self._failed:
             return
         self._failed[name] = f"{type(error).__name__}: {error}"[:300]

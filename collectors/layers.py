@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _LEFT_ALONE = -1
 # The cost of a call that is not recorded is measured over this many calls.
 _CALIBRATION_CALLS = 200
+# Each recorded call takes two frames of Python's recursion limit beside torch's three: deeper calls take one.
+_DEEPEST = 40
 # Steps before the cost of those calls is held against the budget: the median of fewer step times is not settled.
 _STEPS_TO_JUDGE = 32
 
@@ -60,6 +62,7 @@ class Layers:
         self._numbers: dict[str, int] = {}
         self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
         self._backward: Backward | None = None
+        self._is_off = False
         self._calls = 0
         self._calls_in_step = 0
         self._bypass_ns = 0
@@ -73,6 +76,7 @@ class Layers:
         agent.when_imported("layers", "torch.nn.modules.module", self._hook)
 
     def off(self) -> None:
+        self._is_off = True  # a patch of the program's around ours may keep ours in use
         self._patches.undo()
         self._layers.clear()
 
@@ -87,7 +91,7 @@ class Layers:
 
         def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
             depth = thread.depth
-            if depth and not agent.governor.detailed:
+            if depth and (not agent.governor.detailed or depth > _DEEPEST):
                 return original(module, *args, **kwargs)
             return record(original, depth, module, args, kwargs)
 
@@ -101,6 +105,8 @@ class Layers:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        if self._is_off:
+            return original(module, *args, **kwargs)
         agent = self._agent
         try:
             if not depth:
@@ -205,6 +211,8 @@ class Layers:
     def _settle(self) -> None:
         """After a stretch of steps: charge the calls that were not recorded; give up where they exceed the budget."""
         governor = self._agent.governor
+        if self._is_off:
+            return
         if not governor.plain_steps:
             self._calls_in_step, self._calls = self._calls, 0
             return

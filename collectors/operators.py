@@ -6,9 +6,9 @@ converted by the supervisor. A program that profiles itself has the profiler to 
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import get_ident
+from contextlib import contextmanager, suppress
 from time import perf_counter_ns as clock
 from time import time_ns
 from types import ModuleType
@@ -64,7 +64,7 @@ class Operators:
     def off(self) -> None:
         self._off = True
         self._patches.undo()
-        if self._window is not None and self._thread == get_ident():
+        if self._window is not None and self._thread == threading.get_ident():
             self._close(save=False)
 
     def _begin(self, torch: ModuleType) -> None:
@@ -83,15 +83,29 @@ class Operators:
 
     def _turn(self) -> None:
         """At a safe point: close the window that has lasted long enough, open the next one when it may."""
-        if self._off or (self._window is not None and self._thread != get_ident()):
+        if self._off or (self._window is not None and self._thread != threading.get_ident()):
             return
         try:
             if self._window is not None and self._is_long_enough():
                 self._close(save=True)
             if self._window is None and self._may_open():
                 self._open()
-        except Exception as error:
+        except BaseException as error:
+            self._abandon()
+            if not isinstance(error, Exception):
+                raise
             self._agent.fail("operators", error)
+
+    def _abandon(self) -> None:
+        """After an exception, maybe one of a signal handler in the midst of Kineto: no window opens any more."""
+        import torch
+
+        self._window = None
+        self._off = True
+        self._agent.note_missing("operators from then on", "an exception interrupted the profiler")
+        if not self._users and torch.autograd._profiler_enabled():
+            with suppress(RuntimeError), self._silence():
+                torch._C._autograd._disable_profiler()
 
     def _is_long_enough(self) -> bool:
         if self._full:
@@ -103,6 +117,11 @@ class Operators:
             return False
         import torch
 
+        if threading.current_thread() is not threading.main_thread():
+            self._agent.note_missing(
+                "operators of other threads than the main one", "windows open on the main thread only"
+            )
+            return False
         return not self._users and not torch.autograd._profiler_enabled()
 
     def _open(self) -> None:
@@ -110,7 +129,7 @@ class Operators:
         from torch.autograd.profiler import profile
 
         began = clock()
-        if not self._full and not self._event_ns:
+        if not self._full and not self._event_ns and not _is_watched(torch):
             self._event_ns = self._cost_of_an_event(torch, profile)
         device = "cuda" if torch.cuda.is_initialized() else None
         if device:
@@ -119,7 +138,7 @@ class Operators:
                 "they are timed on the host, which does not wait for it; GPU work is in the profiler windows",
             )
         self._window = self._started(profile(use_kineto=True, use_cpu=True, use_device=device))
-        self._thread = get_ident()
+        self._thread = threading.get_ident()
         self._opened = clock()
         self._opened_at_step = self._agent.governor.steps
         self._cost_ns = self._opened - began
@@ -127,9 +146,10 @@ class Operators:
 
     def _close(self, save: bool) -> None:
         ended = clock()
-        window, self._window = self._window, None
+        window = self._window
         with self._silence(), self._as_ours():
             window.__exit__(None, None, None)
+        self._window = None
         mono, wall = clock(), time_ns()
         agent = self._agent
         if save and self._has_room():
@@ -152,8 +172,12 @@ class Operators:
         return False
 
     def _end(self) -> None:
-        if self._window is not None and self._thread == get_ident():
-            self._close(save=True)
+        if self._window is not None and self._thread == threading.get_ident():
+            try:
+                self._close(save=True)
+            except BaseException:
+                self._abandon()
+                raise
 
     # Kineto.
 
@@ -170,7 +194,7 @@ class Operators:
         def operations() -> int:
             began = clock()
             for _ in range(200):
-                torch.empty(0)
+                torch.empty(0, device="cpu")
             return clock() - began
 
         plain = min(operations() for _ in range(3))
@@ -230,3 +254,13 @@ class Operators:
             yield
         finally:
             self._ours = False
+
+
+def _is_watched(torch: Any) -> bool:
+    """Whether the program traces or counts its operations: then we run none of our own."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )

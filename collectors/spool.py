@@ -50,7 +50,7 @@ class _Segment:
             address = _libc.mmap(None, SEGMENT_BYTES, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), "mmap")
-        except OSError:
+        except BaseException:
             os.unlink(path)
             raise
         finally:
@@ -167,6 +167,8 @@ class Spool:
                 if len(self._waiting) >= MAX_SEGMENTS:
                     raise OSError("the supervisor has not consumed the segments")
                 path = f"{self._path}.{self._number:06d}.spool"
+                if os.path.exists(path):  # a signal handler's exception cut us short right after making it
+                    os.unlink(path)
                 self._segment = _Segment(path)
                 self._waiting.append(path)
                 self._number += 1

@@ -28,6 +28,7 @@ class Steps:
         self._began: dict[int, int] = {}
         self._known: dict[int, tuple[int, weakref.ref[object]]] = {}
         self._met = 0
+        self._ended = 0
         self.before_backward: list[Callable[[], None]] = []
         self.after_backward: list[Callable[[], None]] = []
 
@@ -36,6 +37,7 @@ class Steps:
         self._optimizer = agent.spool.intern("optimizer")
         agent.when_imported("steps", "torch.optim.optimizer", self._hook_optimizers)
         agent.when_imported("steps", "torch.autograd", self._hook_engine)
+        agent.when_imported("steps", "torch.amp.grad_scaler", self._hook_scaler)
 
     def off(self) -> None:
         self._patches.undo()
@@ -60,6 +62,7 @@ class Steps:
             start = self._began.pop(id(optimizer), None)
             if start is None:
                 return
+            self._ended += 1
             known = self._known.get(id(optimizer))
             number = known[0] if known is not None else self._meet(optimizer)
             agent.spool.write(Kind.PHASE, self._optimizer, start, end, number)
@@ -67,6 +70,22 @@ class Steps:
             agent.step_source(OPTIMIZER)
         except Exception as error:
             agent.fail("steps", error)
+
+    def _hook_scaler(self, module: ModuleType) -> None:
+        self._patches.replace(module.GradScaler, "step", self._counted_scaler)
+
+    def _counted_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A scaler that finds infinite gradients leaves the optimizer's step out: a step of the loop all the same."""
+
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            start, ended = clock(), self._ended
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._ended == ended:
+                self._began[id(optimizer)] = start
+                self._optimizer_ended(optimizer, args, kwargs)
+            return result
+
+        return step
 
     def _meet(self, optimizer: object) -> int:
         """Number an optimizer; its id may be another's once it is gone, its number never is."""

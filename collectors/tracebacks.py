@@ -1,8 +1,10 @@
 """A program that crashes prints the traceback it would print without us: the frames of our wrappers are left out."""
 
 import os
+import signal
 import sys
 import threading
+from traceback import walk_tb
 from types import TracebackType
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
@@ -49,3 +51,10 @@ def _clean(error: BaseException) -> None:
             waiting += [other for other in (error.__cause__, error.__context__) if other is not None]
             if isinstance(error, BaseExceptionGroup):
                 waiting += error.exceptions
+
+
+def comes_from_a_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program is among the functions that the exception came through."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))

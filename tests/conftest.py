@@ -1,12 +1,16 @@
 """What every test stands on: an environment without the developer's own settings, and the place of the repository."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).parent.parent
+
+# A shell without job control starts background jobs with SIGINT ignored, and every child would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes depends on the machine and its neighbours: no deadline.
 settings.register_profile("tracekit", deadline=None, derandomize=True)

@@ -179,7 +179,14 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _add_sections(summary: pd.DataFrame, inner: pd.DataFrame, sections: pd.Series) -> pd.DataFrame:
-    """Divide each module that holds inner layers among them, as it was divided in the calls that told them apart."""
+    """Divide each module that holds inner layers among them, as it was divided in the calls that told them apart.
+
+    The first of these steps is left out where there are others: in it, libraries start up at the expense of one layer.
+    """
+    owner = inner["name"].where(~sections, inner["name"].map(_module))
+    watched_steps = inner.groupby(owner)["step"]
+    is_first = (inner["step"] == watched_steps.transform("min")) & (watched_steps.transform("nunique") > 1)
+    inner, sections = inner[~is_first], sections[~is_first]
     times = inner.groupby(_KEY)["duration_ns"].agg(["sum", "size"])
     step_counts = inner.groupby(_KEY)["step"].nunique()
     added = []

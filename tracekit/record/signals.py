@@ -1,66 +1,74 @@
 """Signals while the program runs: the program gets each one exactly once.
 
-Supervisor and program share a process group, so the terminal's job control (Ctrl-C, Ctrl-Z, pipelines) works as
-without tracekit. What the terminal or `kill -- -group` sends reaches both; what is sent to the supervisor alone must be
-passed on. The kernel marks the terminal's signals; for others a witness tells: a process in the same group that does
-nothing but die of a signal sent to the whole group.
+Supervisor and program share a process group, so the terminal's job control (Ctrl-C, Ctrl-Z, pipelines) works as without
+tracekit. What the terminal or `kill -- -group` sends reaches both; what is sent to the supervisor alone must be passed
+on. The kernel marks the terminal's signals; for others a witness tells: a process in the same group that blocks all
+signals, so that those sent to the group stay pending on it for us to see.
 """
 
 import os
-import select
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT}
 _WATCHED = FORWARDED | {signal.SIGCHLD}
 _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
-# How long a signal to the group may take to end the witness, on a machine whose CPUs are all taken: a few time slices.
-# A signal to the supervisor alone is passed on this much later.
-_WITNESS_PATIENCE_MS = 200
+# `kill` goes through a group's processes one after the other: the witness's turn comes microseconds after ours at most.
+_WITNESS_TURN_S = 0.01
 
 
 class Witness:
-    """A process in our group that ends when the group gets a signal, or when we do."""
+    """A process in our group on which the signals to the group stay pending; it ends when we do."""
 
     def __init__(self) -> None:
         self._pipe = os.pipe()
+        self._noticed: set[int] = set()
         self._start()
 
     def _start(self) -> None:
         # `cat` on a pipe of ours: it ends with us, whatever ends us.
         actions = [(os.POSIX_SPAWN_DUP2, self._pipe[0], 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         path = {"PATH": os.environ.get("PATH", os.defpath)}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) | FORWARDED
         try:
             self.pid: int | None = os.posix_spawnp(
-                "cat", ["cat"], path, file_actions=actions, setsigmask=[], setsigdef=FORWARDED
+                "cat", ["cat"], path, file_actions=actions, setsigmask=mask, setsigdef=FORWARDED
             )
-        except OSError:  # no `cat` on the PATH: signals to the group then reach the program a second time through us
+        except OSError:  # no cat here: every signal is taken for one to the supervisor alone
             self.pid = None
-            return
-        self._descriptor = os.pidfd_open(self.pid)
 
     def saw(self, number: int) -> bool:
-        """Whether the whole group got this signal."""
-        if self.pid is None:
+        """Whether the whole group got this signal, which has just come to us."""
+        time.sleep(_WITNESS_TURN_S)
+        self._noticed |= self._pending()
+        if number not in self._noticed:
             return False
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        if not poll.poll(_WITNESS_PATIENCE_MS):
-            return False
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self._descriptor)
-        self.pid = None
+        # What is pending stays so: the next one needs a new witness.
+        self._noticed.discard(number)
+        self._end()
         self._start()
-        return os.WIFSIGNALED(status) and os.WTERMSIG(status) == number
+        return True
 
-    def dismiss(self) -> None:
-        """End the witness."""
-        for descriptor in self._pipe:
-            os.close(descriptor)
+    def _pending(self) -> set[int]:
+        if self.pid is None:
+            return set()
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
+        mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd:")), 0)
+        return {number for number in FORWARDED if mask >> (number - 1) & 1}
+
+    def _end(self) -> None:
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-            os.close(self._descriptor)
+            self.pid = None
+
+    def dismiss(self) -> None:
+        """End the witness."""
+        self._end()
+        for descriptor in self._pipe:
+            os.close(descriptor)
 
 
 def block() -> set[int]:
@@ -89,7 +97,7 @@ def wait_for(child: int, heard: set[int], witness: Witness, at_end: Callable[[],
             if not from_terminal and not witness.saw(information.si_signo):
                 os.kill(child, information.si_signo)
             elif from_terminal:
-                witness.saw(information.si_signo)  # it died of it too: a new one is needed
+                witness.saw(information.si_signo)  # pending on it too: a new one is needed
     finally:
         witness.dismiss()
 
