@@ -53,11 +53,11 @@ def test_layers_recorded_on_some_steps_only_count_per_step(tmp_path: Path) -> No
     assert cell["share"] == pytest.approx(0.6)
 
 
-def lstm(tape: Tape, told_apart: bool) -> None:
+def lstm(tape: Tape, told_apart: bool, start_up: float = 0) -> None:
     slower = 2 if told_apart else 1
     with tape.layer("Model"), tape.layer("rnn", watched=told_apart):
         if told_apart:
-            tape.call("rnn.layer0", 6 * slower, watched=True)
+            tape.call("rnn.layer0", 6 * slower + start_up, watched=True)
             tape.call("rnn.layer1.reverse", 3 * slower, watched=True)
         else:
             tape.gap(9)
@@ -65,9 +65,10 @@ def lstm(tape: Tape, told_apart: bool) -> None:
 
 
 def test_inner_layers_give_shares_and_do_not_inflate_their_module(tmp_path: Path) -> None:
+    """The first watched call has the start-up of a library in it, at the expense of one layer: it decides nothing."""
     tape = Tape()
     for step in range(10):
-        lstm(tape, told_apart=step < 2)
+        lstm(tape, told_apart=step < 3, start_up=100 if step == 0 else 0)
         tape.optimizer(5)
     table = layers_of(tmp_path, tape)
     assert row(table, "rnn")[["mean_ns", "ns_per_step", "self_ns"]].tolist() == [10 * MS, 10 * MS, 1 * MS]
