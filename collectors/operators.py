@@ -74,6 +74,9 @@ class Operators:
         except (OSError, ValueError):
             self._agent.note_missing("operators", "the profiler of this torch build cannot be kept from printing")
             return
+        from torch._C._dynamo.eval_frame import get_eval_frame_callback
+
+        self._compiling = get_eval_frame_callback
         self._agent.at_safe_point.append(self._turn)
         # A forked child must not inherit a running profiler, and torch crashes when one runs at the interpreter's end.
         self._agent.before_fork.append(self._end)
@@ -84,6 +87,8 @@ class Operators:
     def _turn(self) -> None:
         """At a safe point: close the window that has lasted long enough, open the next one when it may."""
         if self._off or (self._window is not None and self._thread != threading.get_ident()):
+            return
+        if self._compiling() is not None:  # inside a compiled function torch.compile would compile the profiler too
             return
         try:
             if self._window is not None and self._is_long_enough():
