@@ -149,6 +149,8 @@ class _Recorder(threading.Thread):
             finish(self._run, self._manifest, self._flusher, self._spools)
         except OSError as error:
             return f"{error.filename or self._run}: {error.strerror}; what was not written waits in {self._spool}"
+        except Exception as error:  # whatever is wrong with us, the exit code stays the program's
+            return f"{type(error).__name__}: {error}; what was not written waits in {self._spool}"
         return None
 
 
