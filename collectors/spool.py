@@ -113,7 +113,7 @@ class Spool:
         depth: int = 0,
         direction: int = 0,
     ) -> None:
-        """Write one record: a microsecond, several with cold caches. `name` comes from `intern`; times are CLOCK_MONOTONIC ns."""
+        """Write one record: some microseconds. `name` comes from `intern`; times are CLOCK_MONOTONIC ns."""
         segment = self._segment
         if segment is None:
             segment = self._roll(None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Run directory to make (default: a new one in tracekit-runs)."
+    "-o", "--output", type=click.Path(path_type=Path), help="Run directory to make (default: one in tracekit-runs)."
 )
 @click.option("--force", is_flag=True, help="Replace the run that is in --output.")
 @click.option("-q", "--quiet", is_flag=True, help="No closing summary.")
