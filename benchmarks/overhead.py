@@ -1,18 +1,18 @@
-"""What recording costs: the same training with and without it, interleaved in fresh processes.
+"""What recording costs: the same training with and without it, in interleaved blocks of fresh processes.
 
-    python benchmarks/overhead.py [--json] [--rounds 8] [--seconds 6] [--threads 1]
+    python benchmarks/overhead.py [--json] [--processes 3] [--rounds 12] [--threads 1]
 
-Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) under `tracekit record`, the
-manifest's own estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows
-what the machine's noise alone gives. The training has one thread: with one on every core, each neighbour on the machine
-stalls all of them, and the neighbours are what would be measured. Before that the start: what the bootstrap adds to a
-Python without torch, and `tracekit --help`.
+Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) while tracekit records, its own
+estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows what the
+machine's noise alone gives. Whole processes differ by more than recording costs, so the hooks are taken out of each
+process and put back (`_switchback.py`). The training has one thread: with one on every core, each neighbour on the
+machine stalls all of them, and the neighbours are what would be measured. Before that the start: what the bootstrap
+adds to a Python without torch, and `tracekit --help`.
 """
 
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -21,52 +21,50 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from _side_by_side import PROGRAM, TRACEKIT, Ratio, progress, run_json
+from _side_by_side import TRACEKIT, Ratio, progress
 
 from tracekit.record.launch import program_environment
 from tracekit.run.reader import open_run
 
 # Chosen for steps of at least 10 ms and of 1.5 to 2.5 ms on a core of about 2.5 GHz; the step time is in the output.
 SIZES = {
-    "steps of 10 ms and more": ["--width", "160", "--length", "24", "--batch", "8", "--words", "1000"],
-    "steps of about 2 ms": ["--width", "48", "--length", "8", "--batch", "4", "--words", "100"],
+    "steps of 10 ms and more": ["--width", "256", "--length", "24", "--batch", "8", "--words", "1000"],
+    "steps of about 2 ms": ["--width", "64", "--length", "16", "--batch", "8", "--words", "500"],
 }
+SWITCHBACK = [sys.executable, str(Path(__file__).parent / "_switchback.py")]
 BOOTSTRAP_ROUNDS = 15
 
 
-def measure_size(flags: list[str], rounds: int, seconds: float) -> dict[str, object]:
+def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, object]:
     """The slowdowns at one size of step."""
-    plain = [*PROGRAM, *flags, "--seconds", str(seconds)]
-    seen: dict[str, list[dict[str, float]]] = {"plain": [], "again": [], "tracekit": [], "profiler": []}
-    estimates = []
+    seen: dict[str, list[dict[str, float]]] = {"off": [], "again": [], "on": [], "profiler": []}
+    estimates, supervisors = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for round_ in range(rounds):
-            order = list(seen) if round_ % 2 == 0 else list(reversed(seen))
-            for condition in order:
-                run = Path(folder) / "run"
-                command = {
-                    "plain": plain,
-                    "again": plain,
-                    "tracekit": [*TRACEKIT, "record", "-q", "-o", str(run), "--", *plain],
-                    "profiler": [*plain, "--profiler"],
-                }[condition]
-                seen[condition].append(run_json(command))
-                if condition == "tracekit":
-                    estimates.append(open_run(run).manifest.overhead.total)
-                    shutil.rmtree(run)
-            progress(f"round {round_ + 1} of {rounds}")
+        for number in range(processes):
+            run = Path(folder) / f"run{number}"
+            program = [*SWITCHBACK, *flags, "--rounds", str(rounds)]
+            done = subprocess.run(
+                [*TRACEKIT, "record", "-q", "-o", str(run), "--", *program], capture_output=True, text=True, check=True
+            )
+            found = json.loads(done.stdout.splitlines()[-1])
+            for state, blocks in found["seen"].items():
+                seen[state] += blocks
+            estimates.append(found["estimate"])
+            supervisors.append(open_run(run).manifest.overhead.supervisor)
+            progress(f"process {number + 1} of {processes}")
     of = {
-        name: {key: [result[key] for result in results] for key in ("median_ms", "mean_ms")}
-        for name, results in seen.items()
+        name: {key: [block[key] for block in blocks] for key in ("median_ms", "mean_ms")}
+        for name, blocks in seen.items()
     }
     return {
-        "median_step_ms": statistics.median(of["plain"]["median_ms"]),
+        "median_step_ms": statistics.median(of["off"]["median_ms"]),
         **{
-            f"{name}_{key}": Ratio.of(of[condition][f"{key}_ms"], of["plain"][f"{key}_ms"])
-            for name, condition in (("floor", "again"), ("tracekit", "tracekit"), ("profiler", "profiler"))
+            f"{name}_{key}": Ratio.of(of[state][f"{key}_ms"], of["off"][f"{key}_ms"])
+            for name, state in (("floor", "again"), ("tracekit", "on"), ("profiler", "profiler"))
             for key in ("median", "mean")
         },
         "estimate": statistics.median(estimates),
+        "supervisor": statistics.median(supervisors),
     }
 
 
@@ -95,15 +93,15 @@ def measure_start() -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--processes", type=int, default=3, help="fresh processes per size of step")
+    parser.add_argument("--rounds", type=int, default=12, help="of blocks in each process")
     parser.add_argument("--threads", default="1", help="OpenMP threads of the training (default 1, see above)")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = options.threads
     result: dict[str, object] = {"start": measure_start()}
     for name, flags in SIZES.items():
         progress(name)
-        result[name] = measure_size(flags, options.rounds, options.seconds)
+        result[name] = measure_size(flags, options.processes, options.rounds)
     if options.json:
         print(json.dumps(result, default=lambda value: asdict(value), indent=2))
         return

@@ -14,8 +14,9 @@ from tracekit import marks
 from tracekit.record.wire import Kind
 
 from . import tracebacks
-from .governor import Governor
-from .spool import Spool, thread
+from .governor import Governor, cold_ns
+from .patching import Patches
+from .spool import Spool, threads
 from .tracebacks import comes_from_a_signal_handler
 
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
@@ -41,13 +42,14 @@ class Agent:
         self.folder = folder
         self.stem = stem
         self.spool = Spool(folder, stem)
-        self.governor = Governor(self.session["overhead"])
+        self.governor = Governor(self.session["overhead"], cold_ns(self._typical_hook))
         self.collectors: dict[str, Collector] = {}
         self.before_fork: list[Callable[[], None]] = []
         self.before_exit: list[Callable[[], None]] = []
         self.on_settling: list[Callable[[], None]] = []
         self.facts_now: list[Callable[[], dict[str, object]]] = []
-        self.at_safe_point: list[Callable[[], None]] = []
+        self.at_safe_point: list[Callable[[], bool]] = []
+        self.safe_point_due = False
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
@@ -117,18 +119,23 @@ class Agent:
             self.step_source_rank = rank
             self.governor.count_from_here()
             return
+        if self.governor.steps % self.governor.steps_per_write == 0:
+            self.write_noted()
         if self.governor.step_ended():
             began = clock()
             for settle in self.on_settling:
                 settle()
+            self.safe_point_due = bool(self.at_safe_point)
             self.governor.spent_ns += clock() - began
             if clock() - self._status_written > _STATUS_INTERVAL_NS:
                 self.write_status()
 
     def safe_point(self) -> None:
-        """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end."""
-        for act in self.at_safe_point:
-            act()
+        """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.
+
+        To be called where `safe_point_due` is set: after a stretch of steps, and as long as somebody asks for the next.
+        """
+        self.safe_point_due = any(act() for act in self.at_safe_point)
 
     # Marks of the program itself (`tracekit.marks.Listener`).
 
@@ -172,12 +179,38 @@ class Agent:
             pass
         self.governor.spent_ns += clock() - self._status_written
 
+    def _typical_hook(self, *args: object) -> None:
+        """What most hooks do, with a place to forget it."""
+        start = clock()
+        end = clock()
+        self.spool.note((0, threads.current().tid, start, end, 0, 0, 0, 0, 0, 0, 0))
+        self.spool.forget_notes()
+
     def _prepare_fork(self) -> None:
         self._run_all(self.before_fork)
 
     def _exit(self) -> None:
-        self._run_all(self.before_exit)
+        self._run_all([*self.before_exit, self.write_noted])
         self.write_status()
+
+    def write_noted(self) -> None:
+        """Write the records noted since the step began, and lay what they cost to our account."""
+        began = clock()
+        notes = self.spool.write_noted()
+        self.governor.spent_ns += notes * self.governor.note_ns + clock() - began
+
+    def write_notes_before_leaving(self) -> None:
+        """Where a process ends or becomes another program past `atexit`: as children of multiprocessing do."""
+        patches = Patches()
+        for name in ("_exit", "execv", "execve"):
+            patches.replace(os, name, self._after_the_notes)
+
+    def _after_the_notes(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def leave(*args: Any, **kwargs: Any) -> Any:
+            self._run_all([self.write_noted])
+            return original(*args, **kwargs)
+
+        return leave
 
     def _run_all(self, actions: list[Callable[[], None]]) -> None:
         for act in actions:
@@ -192,11 +225,12 @@ class Agent:
             bootstrap = sys.modules["tracekit_start"]
             bootstrap.announce(self.folder)
             self.stem = bootstrap.stem
-            thread.__init__()  # type: ignore[misc]  # a new kernel id, no open calls
+            threads.start_anew()
             self.spool.continue_as(self.folder, self.stem)
-            self.governor = Governor(self.session["overhead"])
+            self.governor = Governor(self.session["overhead"], self.governor.note_ns)
             self._facts = {}
             self.step_source_rank = 99
+            self.safe_point_due = bool(self.at_safe_point)
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)
@@ -216,3 +250,4 @@ def start(folder: str, stem: str) -> None:
     tracebacks.hide_our_frames()
     os.register_at_fork(before=_agent._prepare_fork, after_in_child=_agent._continue_in_child)
     atexit.register(_agent._exit)
+    _agent.write_notes_before_leaving()

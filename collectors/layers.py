@@ -12,6 +12,7 @@ what a hook pair costs. Code that torch.compile has compiled does not come throu
 
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,10 @@ from tracekit.record.wire import FORWARD, Kind
 
 from .agent import Agent
 from .backward import Backward
+from .governor import cold_ns
 from .inner_layers import InnerLayers
 from .patching import Patches
-from .spool import thread
+from .spool import ThreadState, threads
 from .steps import CALL, Steps
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _CALIBRATION_CALLS = 200
 _DEEPEST = 40
 # Steps before the cost of those calls is held against the budget: the median of fewer step times is not settled.
 _STEPS_TO_JUDGE = 32
+
+_LAYER = int(Kind.LAYER)
 
 
 class Layer:
@@ -65,14 +69,14 @@ class Layers:
         self._is_off = False
         self._calls = 0
         self._calls_in_step = 0
-        self._bypass_ns = 0
+        self._bypass_ns = self._cold_bypass_ns = 0
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
         steps = agent.collectors.get("steps")
         if isinstance(steps, Steps):
             self._backward = Backward(agent)
-            steps.after_backward.append(self._backward.engine_ended)
+            steps.backward = self._backward
         agent.when_imported("layers", "torch.nn.modules.module", self._hook)
 
     def off(self) -> None:
@@ -86,32 +90,53 @@ class Layers:
         self._patches.replace(module.Module, "__call__", self._timed_call)
 
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent = self._agent
-        record = self._recorded_call
+        agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
+        record, known = self._recorded_call, self._layers
 
         def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
-            depth = thread.depth
-            if depth and (not agent.governor.detailed or depth > _DEEPEST):
+            thread = threads.first if get_ident() == threads.first_ident else threads.current()
+            if thread.depth:
+                if not agent.governor.detailed or thread.depth > _DEEPEST:
+                    return original(module, *args, **kwargs)
+                return record(original, thread, module, args, kwargs)
+            try:
+                if agent.step_source_rank >= CALL:
+                    agent.step_source(CALL)
+                if agent.safe_point_due:
+                    agent.safe_point()
+            except Exception as error:
+                agent.fail("layers", error)
+            layer = known.get(id(module))
+            if agent.governor.detailed or layer is None or layer.number == _LEFT_ALONE:
+                return record(original, thread, module, args, kwargs)
+            thread.depth = 1
+            start = clock()
+            try:
                 return original(module, *args, **kwargs)
-            return record(original, depth, module, args, kwargs)
+            finally:
+                end = clock()
+                thread.depth = 0
+                try:
+                    note((layer.name, thread.tid, start, end, layer.number, 0, 0, 0, 0, FORWARD, _LAYER))
+                    if spool.has_many_notes():
+                        agent.write_noted()
+                except Exception as error:
+                    agent.fail("layers", error)
 
         return call
 
     def _recorded_call(
         self,
         original: Callable[..., Any],
-        depth: int,
+        thread: ThreadState,
         module: "torch.nn.Module",
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         if self._is_off:
             return original(module, *args, **kwargs)
-        agent = self._agent
+        agent, depth = self._agent, thread.depth
         try:
-            if not depth:
-                agent.step_source(CALL)
-                agent.safe_point()
             entered = clock()
             detailed = agent.governor.detailed
             layer = self._layers.get(id(module)) or self._meet(module, depth)
@@ -190,7 +215,8 @@ class Layers:
     # What the calls cost that are not recorded: too little each to be measured one by one.
 
     def _measure(self, call: Callable[..., Any]) -> None:
-        """Time `call` with nothing behind it, as an inner call on a step without detail."""
+        """Time `call` with nothing behind it, as an inner call on a step without detail: at best, in the midst of
+        others, and as it is between two operations that have filled the caches."""
 
         def nothing(module: object) -> None: ...
 
@@ -201,9 +227,11 @@ class Layers:
             return clock() - began
 
         governor, wrapped = self._agent.governor, call(nothing)
+        thread = threads.current()
         thread.depth, governor.detailed = 1, False
         try:
             cost = min(timed(wrapped) for _ in range(3)) - min(timed(nothing) for _ in range(3))
+            self._cold_bypass_ns = cold_ns(lambda: wrapped(None))
         finally:
             thread.depth, governor.detailed = 0, True
         self._bypass_ns = max(cost, 0) // _CALIBRATION_CALLS
@@ -217,8 +245,8 @@ class Layers:
             self._calls_in_step, self._calls = self._calls, 0
             return
         self._calls = 0
+        governor.spent_ns += self._calls_in_step * self._cold_bypass_ns * governor.plain_steps
         cost = self._calls_in_step * self._bypass_ns
-        governor.spent_ns += cost * governor.plain_steps
         typical = governor.typical_step_ns
         # Where these calls are all that tells the steps apart, they go on being noticed.
         dispensable = self._agent.step_source_rank < CALL

@@ -79,8 +79,10 @@ class Loading:
 
         def __next__(iterator: Any) -> Any:
             try:
-                agent.step_source(BATCH)
-                agent.safe_point()
+                if agent.step_source_rank >= BATCH:
+                    agent.step_source(BATCH)
+                if agent.safe_point_due:
+                    agent.safe_point()
             except Exception as error:
                 agent.fail("loading", error)
             start = clock()

@@ -78,18 +78,24 @@ class Operators:
 
         self._compiling = get_eval_frame_callback
         self._agent.at_safe_point.append(self._turn)
+        self._agent.safe_point_due = True
         # A forked child must not inherit a running profiler, and torch crashes when one runs at the interpreter's end.
         self._agent.before_fork.append(self._end)
         self._agent.before_exit.append(self._end)
         if self._full:
             self._open()
 
-    def _turn(self) -> None:
-        """At a safe point: close the window that has lasted long enough, open the next one when it may."""
-        if self._off or (self._window is not None and self._thread != threading.get_ident()):
-            return
+    def _turn(self) -> bool:
+        """At a safe point: close the window that has lasted long enough, open the next one when it may.
+
+        Whether the next safe point matters too; after a stretch of steps one always does.
+        """
+        if self._off:
+            return False
+        if self._window is not None and self._thread != threading.get_ident():
+            return True
         if self._compiling() is not None:  # inside a compiled function torch.compile would compile the profiler too
-            return
+            return True
         try:
             if self._window is not None and self._is_long_enough():
                 self._close(save=True)
@@ -100,6 +106,7 @@ class Operators:
             if not isinstance(error, Exception):
                 raise
             self._agent.fail("operators", error)
+        return self._full or self._window is not None or self._agent.governor.steps < _FIRST_STEP
 
     def _abandon(self) -> None:
         """After an exception, maybe one of a signal handler in the midst of Kineto: no window opens any more."""

@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns as clock
 
 from tracekit.record.wire import NAME_LENGTH, RECORD, SEGMENT_BYTES, SEGMENT_RECORDS
@@ -20,6 +21,10 @@ from tracekit.record.wire import NAME_LENGTH, RECORD, SEGMENT_BYTES, SEGMENT_REC
 MAX_SEGMENTS = 128
 # While nothing can be written, this many records are dropped before looking again.
 _DROPPED_AT_ONCE = 1024
+# A process that is killed loses what it has noted since its last step; in a long validation that shall be little.
+_MOST_NOTES = 32
+
+Record = tuple[int, int, int, int, int, int, int, int, int, int, int]  # the fields of `tracekit.record.wire.RECORD`
 
 _pack = RECORD.pack_into
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,15 +34,41 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class ThreadState(threading.local):
+class ThreadState:
     """What is kept per thread: its kernel id, and how many module calls are open."""
+
+    __slots__ = ("depth", "tid")
 
     def __init__(self) -> None:
         self.tid = threading.get_native_id()
         self.depth = 0
 
 
-thread = ThreadState()
+class _Other(threading.local):
+    def __init__(self) -> None:
+        self.state = ThreadState()
+
+
+class Threads:
+    """The states of all threads. That of the thread which came first, as a rule the only one that runs modules, is
+    found without looking into thread-local storage, which costs several times as much.
+    """
+
+    def __init__(self) -> None:
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """At the start and in a forked child: the thread that calls comes first, with no call open."""
+        self.first = ThreadState()
+        self.first_ident = get_ident()
+        self._others = _Other()
+
+    def current(self) -> ThreadState:
+        """The state of the thread that calls."""
+        return self.first if get_ident() == self.first_ident else self._others.state
+
+
+threads = Threads()
 
 
 class _Segment:
@@ -93,6 +124,8 @@ class Spool:
         self._number = 0
         self._waiting: deque[str] = deque()
         self._dropped = 0
+        self._noted: deque[Record] = deque()
+        self.note: Callable[[Record], None] = self._noted.append
 
     @property
     def dropped(self) -> int:
@@ -114,14 +147,37 @@ class Spool:
         direction: int = 0,
     ) -> None:
         """Write one record: some microseconds. `name` comes from `intern`; times are CLOCK_MONOTONIC ns."""
-        segment = self._segment
-        if segment is None:
-            segment = self._roll(None)
-        slot = next(segment.slots)
-        while slot >= segment.capacity:
-            segment = self._roll(segment)
+        self._noted.append((name, threads.current().tid, start, end, a, b, c, d, depth, direction, kind))
+        self.write_noted()
+
+    # `note` takes a record that can wait for `write_noted`, at the end of the step. Between two operations of the
+    # program nothing of ours is left in the caches: each function and object that is fetched anew costs most, and a
+    # note needs the fewest.
+
+    def write_noted(self) -> int:
+        """Write what has been noted; how many records that was."""
+        noted, count = self._noted, 0
+        while noted:
+            segment = self._segment
+            if segment is None:
+                segment = self._roll(None)
             slot = next(segment.slots)
-        _pack(segment.buffer, slot * 64, name, thread.tid, start, end, a, b, c, d, depth, direction, kind)
+            while slot >= segment.capacity:
+                segment = self._roll(segment)
+                slot = next(segment.slots)
+            try:
+                _pack(segment.buffer, slot * 64, *noted.popleft())
+            except IndexError:  # another thread took the last one; readers skip the slot
+                break
+            count += 1
+        return count
+
+    def forget_notes(self) -> None:
+        self._noted.clear()
+
+    def has_many_notes(self) -> bool:
+        """Whether it is time to write them, whenever the step ends."""
+        return len(self._noted) >= _MOST_NOTES
 
     def intern(self, name: str) -> int:
         """The id of a name in this process."""
@@ -186,9 +242,10 @@ class Spool:
         self._number = 0
         self._waiting = deque()
         self._dropped = 0
+        self.forget_notes()
         self._on_disk = 0, 0
         if self._listed:
             self._write_names()
 
 
-__all__ = ["MAX_SEGMENTS", "Spool", "clock", "thread"]
+__all__ = ["MAX_SEGMENTS", "Spool", "clock", "threads"]

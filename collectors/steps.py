@@ -9,10 +9,14 @@ from typing import Any
 from tracekit.record.wire import Kind
 
 from .agent import Agent
+from .backward import Backward
 from .patching import Patches
+from .spool import threads
 
 # Which event paces the recording, best first; 0 is an explicit `tracekit.step()`.
 OPTIMIZER, BACKWARD, BATCH, CALL = 1, 2, 3, 4
+
+_PHASE = int(Kind.PHASE)
 
 
 class Steps:
@@ -29,8 +33,7 @@ class Steps:
         self._known: dict[int, tuple[int, weakref.ref[object]]] = {}
         self._met = 0
         self._ended = 0
-        self.before_backward: list[Callable[[], None]] = []
-        self.after_backward: list[Callable[[], None]] = []
+        self.backward: Backward | None = None
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
@@ -65,8 +68,7 @@ class Steps:
             self._ended += 1
             known = self._known.get(id(optimizer))
             number = known[0] if known is not None else self._meet(optimizer)
-            agent.spool.write(Kind.PHASE, self._optimizer, start, end, number)
-            agent.governor.spent_ns += clock() - end
+            agent.spool.note((self._optimizer, threads.current().tid, start, end, number, 0, 0, 0, 0, 0, _PHASE))
             agent.step_source(OPTIMIZER)
         except Exception as error:
             agent.fail("steps", error)
@@ -98,26 +100,27 @@ class Steps:
         self._patches.replace(module, "_engine_run_backward", self._timed_engine)
 
     def _timed_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent = self._agent
+        agent, note = self._agent, self._agent.spool.note
         name = agent.spool.intern("backward")
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             try:
-                agent.safe_point()
+                if agent.safe_point_due:
+                    agent.safe_point()
             except Exception as error:
                 agent.fail("steps", error)
-            gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
             start = clock()
             try:
                 return original(*args, **kwargs)
             finally:
                 end = clock()
                 try:
-                    for react in self.after_backward:
-                        react()
-                    agent.spool.write(Kind.PHASE, name, start, end, gradients_only)
-                    agent.governor.spent_ns += clock() - end
-                    agent.step_source(BACKWARD)
+                    if self.backward is not None and self.backward.open:
+                        self.backward.engine_ended()
+                    gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
+                    note((name, threads.current().tid, start, end, gradients_only, 0, 0, 0, 0, 0, _PHASE))
+                    if agent.step_source_rank >= BACKWARD:
+                        agent.step_source(BACKWARD)
                 except Exception as error:
                     agent.fail("steps", error)
 

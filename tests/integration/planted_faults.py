@@ -16,7 +16,7 @@ class BrokenSpool:
 
     def __init__(self, spool):
         self.intern = spool.intern
-        self.write = boom
+        self.write = self.note = boom
 
 
 class BrokenAgent:

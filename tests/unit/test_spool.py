@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spooling import NOBODY, announce, reader, small_segments
 
 from tracekit.collectors import spool as writing
-from tracekit.collectors.spool import Spool, thread
+from tracekit.collectors.spool import Spool, threads
 from tracekit.record import spools as reading
 from tracekit.record.wire import Kind
 
@@ -122,8 +122,8 @@ def test_record_carries_all_its_fields(tmp_path: Path) -> None:
     writer.write(Kind.BATCH, 7, 2**62, 2**62 + 1, -1, 2**62, -(2**62), 4, depth=3, direction=2)
 
     (record,) = read.read(ended=False)[0]
-    assert record.tolist() == (7, thread.tid, 2**62, 2**62 + 1, -1, 2**62, -(2**62), 4, 3, 2, Kind.BATCH)
-    assert thread.tid == threading.get_native_id()
+    assert record.tolist() == (7, threads.current().tid, 2**62, 2**62 + 1, -1, 2**62, -(2**62), 4, 3, 2, Kind.BATCH)
+    assert threads.current().tid == threading.get_native_id()
 
 
 def late_record(writer: Spool, number: int) -> "tuple[object, int, int]":

@@ -1,0 +1,142 @@
+"""The training of `_lstm_training.py`, recorded in some blocks of steps and not in others: run under `tracekit record`.
+
+Whole processes differ from each other by more than recording costs, so the hooks are taken out of a living process and
+put back: `off` and `again` have torch as it was installed and the supervisor stopped, `on` has everything, `profiler`
+has torch.profiler on every step instead. The four come in random order, round after round. Prints one JSON object: per
+state and round the median and the mean step, and what tracekit itself estimates that it cost.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.optim.optimizer as optimizers
+from _lstm_training import LanguageModel, profile_every_step
+from torch import nn
+
+STATES = ["off", "again", "on", "profiler"]
+# Steps at the beginning of a block that belong to the change: caches, the supervisor's waking.
+TRANSITION = 3
+
+
+class Recorder:
+    """The hooks of tracekit in this process, which is recorded."""
+
+    def __init__(self) -> None:
+        from tracekit.collectors import agent
+
+        assert agent._agent is not None, "run this under tracekit record"
+        self._agent = agent._agent
+        self._supervisor = os.getppid()
+        self._collectors: dict[str, Any] = dict(self._agent.collectors)  # their privates are looked at below
+        self._patches = [
+            (owner, name, vars(owner).get(name), original)
+            for collector in self._collectors.values()
+            if hasattr(collector, "_patches")
+            for owner, name, original, _ in collector._patches._undo
+        ]
+        self._hooks: list[dict[int, Any]] = [
+            optimizers._global_optimizer_pre_hooks,
+            optimizers._global_optimizer_post_hooks,
+        ]
+        self._held = [dict(hooks) for hooks in self._hooks]
+
+    def is_busy(self) -> bool:
+        """Whether a profiler window of tracekit is open: the next block must wait for its end."""
+        return self._collectors["operators"]._window is not None
+
+    @contextlib.contextmanager
+    def taken_out(self) -> Iterator[None]:
+        """No hook in torch, no supervisor, and for tracekit's accounts no time."""
+        began = time.perf_counter_ns()
+        for owner, name, _, original in self._patches:
+            setattr(owner, name, original)
+        for hooks in self._hooks:
+            hooks.clear()
+        os.kill(self._supervisor, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._supervisor, signal.SIGCONT)
+            for owner, name, ours, _ in self._patches:
+                setattr(owner, name, ours)
+            for hooks, held in zip(self._hooks, self._held, strict=True):
+                hooks.update(held)
+            away = time.perf_counter_ns() - began
+            self._agent.governor.started += away
+            self._agent.governor._began += away
+
+    def estimate(self) -> float:
+        """The share of the recorded time that tracekit lays to its own hooks."""
+        return float(self._agent.governor.overhead()["program"])
+
+
+def block(step: Callable[[], None], seconds: float, unfinished: Callable[[], bool] = lambda: False) -> dict[str, float]:
+    """Steps for some seconds: their median and their mean, ms."""
+    for _ in range(TRANSITION):
+        step()
+    times: list[float] = []
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds or unfinished():
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return {"median_ms": 1e3 * statistics.median(times), "mean_ms": 1e3 * statistics.fmean(times)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--length", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--words", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--block", type=float, default=0.5, help="seconds")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds of recorded steps before the first round")
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    model = LanguageModel(options.words, options.width)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    words = torch.randint(0, options.words, (options.length + 1, options.batch))
+
+    def step() -> None:
+        loss = criterion(model(words[:-1]).flatten(0, 1), words[1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def profiled() -> dict[str, float]:
+        with profile_every_step() as profiler:
+
+            def profiled_step() -> None:
+                step()
+                profiler.step()
+
+            return block(profiled_step, options.block)
+
+    recorder = Recorder()
+    seen: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
+    order = random.Random(os.getpid())
+    block(step, options.warm_up, recorder.is_busy)
+    for _ in range(options.rounds):
+        for state in order.sample(STATES, len(STATES)):
+            if state == "on":
+                seen[state].append(block(step, options.block, recorder.is_busy))
+            else:
+                with recorder.taken_out():
+                    seen[state].append(profiled() if state == "profiler" else block(step, options.block))
+    print(json.dumps({"estimate": recorder.estimate(), "seen": seen}))
+
+
+if __name__ == "__main__":
+    main()
