@@ -15,6 +15,7 @@ from tracekit.record.wire import Kind
 
 from . import tracebacks
 from .governor import Governor, cold_ns
+from .naming import Naming
 from .patching import Patches
 from .spool import Spool, threads
 from .tracebacks import comes_from_a_signal_handler
@@ -43,6 +44,7 @@ class Agent:
         self.stem = stem
         self.spool = Spool(folder, stem)
         self.governor = Governor(self.session["overhead"], cold_ns(self._typical_hook))
+        self.naming = Naming(self)
         self.collectors: dict[str, Collector] = {}
         self.before_fork: list[Callable[[], None]] = []
         self.before_exit: list[Callable[[], None]] = []
@@ -55,6 +57,8 @@ class Agent:
         self._missing: dict[str, str] = {}
         self._status_written = 0
         self.step_source_rank = 99
+        self.on_step: list[Callable[[], None]] = []
+        self.runs_inner_layers = False  # one by one (`split_rnn`): then nobody needs to tell them apart
 
     def install(self) -> None:
         """Load the session's collectors and let each place its hooks."""
@@ -129,6 +133,8 @@ class Agent:
             self.governor.spent_ns += clock() - began
             if clock() - self._status_written > _STATUS_INTERVAL_NS:
                 self.write_status()
+        for act in self.on_step:
+            act()
 
     def safe_point(self) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.

@@ -23,7 +23,7 @@ class Backward:
 
     def enter(self, args: tuple[Any, ...]) -> "_Passage":
         """Note a layer's input as its forward begins."""
-        return _Passage(self, _node(args))
+        return _Passage(self, node_of(args))
 
     def engine_ended(self) -> None:
         """Close what began in this run of the engine and has no input node to end it."""
@@ -45,7 +45,7 @@ class _Passage:
 
     def leave(self, result: Any, name: int, layer: int, depth: int) -> None:
         """Watch the nodes at both ends, if the output has one of its own."""
-        output, node = _node((result,)), self._input
+        output, node = node_of((result,)), self._input
         self._input = None  # the graph must not live longer for our sake
         if output is None or output is node:
             return
@@ -77,13 +77,13 @@ class _Passage:
         agent.governor.spent_ns += clock() - end
 
 
-def _node(values: tuple[Any, ...]) -> Any:
+def node_of(values: tuple[Any, ...]) -> Any:
     """The autograd node of the first tensor among plain values; nothing else of the user's is touched."""
     import torch
 
     for value in values:
         if type(value) in (tuple, list):
-            node = _node(tuple(value))
+            node = node_of(tuple(value))
             if node is not None:
                 return node
         elif type(value) in (torch.Tensor, torch.nn.Parameter):

@@ -4,8 +4,12 @@ import functools
 from collections.abc import Callable
 from types import ModuleType
 
+from tracekit.settings.inside import REFUSED_PLAN, apply, mismatch
+
 from .agent import Agent
+from .exploration import Exploration
 from .patching import Patches, skip_our_frames
+from .thread_counts import Counts, ThreadCounts
 
 
 class Conditions:
@@ -16,23 +20,42 @@ class Conditions:
 
     def __init__(self) -> None:
         self._patches = Patches()
+        self._counts: ThreadCounts | None = None
+        self._exploration: Exploration | None = None
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
         agent.when_imported("conditions", "torch", self._apply)
+        explores = agent.session.get("explore") is not None
+        if explores or Counts.of(agent.session["settings"]).is_by_layer():
+            self._counts = ThreadCounts(agent)
+            agent.when_imported("conditions", "torch.nn.modules.module", self._counts.hook_modules)
+            agent.when_imported("conditions", "torch.autograd", self._counts.hook_engine)
+        if explores and self._counts is not None:
+            self._exploration = Exploration(agent, self._counts)
+            self._exploration.install()
         agent.when_imported("conditions", "torch._dynamo.eval_frame", skip_our_frames)
 
     def off(self) -> None:
         self._patches.undo()
+        if self._exploration is not None:
+            self._exploration.off()
+        if self._counts is not None:
+            self._counts.off()
 
     def _apply(self, torch: ModuleType) -> None:
-        from tracekit.settings.inside import apply
-
         settings = self._agent.session["settings"]
+        refusal = mismatch(settings, {"torch": torch.__version__, "openmp": _openmp()})
+        if refusal:
+            self._agent.note_missing(REFUSED_PLAN, refusal)
+            settings = {name: value for name, value in settings.items() if not name.startswith("threads.")}
         apply(torch, settings)
+        if self._counts is not None:
+            self._counts.install(torch)
+            self._counts.put_in_force(Counts.of(settings))
         if "threads.inter_op" in settings:
             self._patches.replace(torch, "set_num_interop_threads", self._already_set)
-        self._agent.facts_now.append(lambda: {"torch": _torch_facts(torch)})
+        self._agent.facts_now.append(lambda: {"torch": self._torch_facts(torch)})
         self._agent.write_status()
 
     def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
@@ -46,16 +69,15 @@ class Conditions:
 
         return set_num_interop_threads
 
-
-def _torch_facts(torch: ModuleType) -> dict[str, object]:
-    """The build, and the thread counts as they are now: the program may set its own."""
-    return {
-        "version": torch.__version__,
-        "cuda": torch.version.cuda,
-        "openmp": _openmp(),
-        "intra_op": torch.get_num_threads(),
-        "inter_op": torch.get_num_interop_threads(),
-    }
+    def _torch_facts(self, torch: ModuleType) -> dict[str, object]:
+        """The build, and the thread counts as they are now: the program may set its own."""
+        return {
+            "version": torch.__version__,
+            "cuda": torch.version.cuda,
+            "openmp": _openmp(),
+            "intra_op": torch.get_num_threads() if self._counts is None else self._counts.told,
+            "inter_op": torch.get_num_interop_threads(),
+        }
 
 
 @functools.cache

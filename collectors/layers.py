@@ -10,7 +10,6 @@ what a hook pair costs. Code that torch.compile has compiled does not come throu
 4. Now and then the layers inside an nn.LSTM, nn.GRU or nn.RNN are told apart (`inner_layers`).
 """
 
-import weakref
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -22,7 +21,7 @@ from tracekit.record.wire import FORWARD, Kind
 from .agent import Agent
 from .backward import Backward
 from .governor import cold_ns
-from .inner_layers import InnerLayers
+from .naming import LEFT_ALONE
 from .patching import Patches
 from .spool import ThreadState, threads
 from .steps import CALL, Steps
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     import torch
 
 
-# The number of modules that are no layers of the program: the graphs inside a torch.compile region.
-_LEFT_ALONE = -1
 # The cost of a call that is not recorded is measured over this many calls.
 _CALIBRATION_CALLS = 200
 # Each recorded call takes two frames of Python's recursion limit beside torch's three: deeper calls take one.
@@ -43,28 +40,11 @@ _STEPS_TO_JUDGE = 32
 _LAYER = int(Kind.LAYER)
 
 
-class Layer:
-    """A module that has been called: its name and number in this process."""
-
-    __slots__ = ("inner", "name", "number", "reference")
-
-    def __init__(
-        self, reference: "weakref.ref[torch.nn.Module]", name: int, number: int, inner: InnerLayers | None
-    ) -> None:
-        self.reference = reference
-        self.name = name
-        self.number = number
-        self.inner = inner
-
-
 class Layers:
     """Times module calls."""
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._layers: dict[int, Layer] = {}
-        self._numbers: dict[str, int] = {}
-        self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
         self._backward: Backward | None = None
         self._is_off = False
         self._calls = 0
@@ -82,7 +62,6 @@ class Layers:
     def off(self) -> None:
         self._is_off = True  # a patch of the program's around ours may keep ours in use
         self._patches.undo()
-        self._layers.clear()
 
     def _hook(self, module: ModuleType) -> None:
         self._measure(self._timed_call)
@@ -91,7 +70,7 @@ class Layers:
 
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
-        record, known = self._recorded_call, self._layers
+        record, known = self._recorded_call, agent.naming.known
 
         def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
             thread = threads.first if get_ident() == threads.first_ident else threads.current()
@@ -107,7 +86,7 @@ class Layers:
             except Exception as error:
                 agent.fail("layers", error)
             layer = known.get(id(module))
-            if agent.governor.detailed or layer is None or layer.number == _LEFT_ALONE:
+            if agent.governor.detailed or layer is None or layer.number == LEFT_ALONE or self._is_off:
                 return record(original, thread, module, args, kwargs)
             thread.depth = 1
             start = clock()
@@ -117,7 +96,7 @@ class Layers:
                 end = clock()
                 thread.depth = 0
                 try:
-                    note((layer.name, thread.tid, start, end, layer.number, 0, 0, 0, 0, FORWARD, _LAYER))
+                    note((layer.word, thread.tid, start, end, layer.number, 0, 0, 0, 0, FORWARD, _LAYER))
                     if spool.has_many_notes():
                         agent.write_noted()
                 except Exception as error:
@@ -139,7 +118,7 @@ class Layers:
         try:
             entered = clock()
             detailed = agent.governor.detailed
-            layer = self._layers.get(id(module)) or self._meet(module, depth)
+            layer = agent.naming.known.get(id(module)) or agent.naming.meet(module, depth)
             watch = layer.inner.watch(module, depth + 1) if detailed and layer.inner is not None else None
             follow = (
                 self._backward.enter((*args, *kwargs.values())) if detailed and self._backward is not None else None
@@ -147,7 +126,7 @@ class Layers:
         except Exception as error:
             agent.fail("layers", error)
             return original(module, *args, **kwargs)
-        if layer.number == _LEFT_ALONE:
+        if layer.number == LEFT_ALONE:
             return original(module, *args, **kwargs)
         thread.depth = depth + 1
         start = clock()
@@ -162,55 +141,15 @@ class Layers:
             thread.depth = depth
         try:
             self._calls += 1
-            agent.spool.write(Kind.LAYER, layer.name, start, end, layer.number, watch is not None, 0, 0, depth, FORWARD)
+            agent.spool.write(Kind.LAYER, layer.word, start, end, layer.number, watch is not None, 0, 0, depth, FORWARD)
             if watch is not None:
                 watch.record()
             if follow is not None:
-                follow.leave(result, layer.name, layer.number, depth)
+                follow.leave(result, layer.word, layer.number, depth)
             agent.governor.spent_ns += clock() - end + start - entered
         except Exception as error:
             agent.fail("layers", error)
         return result
-
-    def _meet(self, module: "torch.nn.Module", depth: int) -> Layer:
-        """Name a module called for the first time, and with an outermost one all modules inside it."""
-        if depth and _is_compiled_graph(module):
-            self._keep(module, 0, _LEFT_ALONE, None)
-        elif not depth:
-            taken = any(self._is_taken(name) for name, _ in module.named_modules() if name)
-            prefix = self._free(type(module).__name__) + "." if taken else ""
-            for name, child in module.named_modules():
-                if name and id(child) not in self._layers:
-                    self._add(child, prefix + name)
-            if id(module) not in self._layers:
-                self._add(module, self._free(type(module).__name__))
-        elif id(module) not in self._layers:  # made or attached after its root was named
-            self._add(module, self._free(type(module).__name__))
-        return self._layers[id(module)]
-
-    def _free(self, name: str) -> str:
-        """The name itself, or with a number behind it when another living module has it: the model of the next fold
-        goes on under the names of the last."""
-        number = 1
-        free = name
-        while self._is_taken(free):
-            number += 1
-            free = f"{name}#{number}"
-        return free
-
-    def _is_taken(self, name: str) -> bool:
-        holder = self._holders.get(name)
-        return holder is not None and holder() is not None
-
-    def _add(self, module: "torch.nn.Module", name: str) -> None:
-        number = self._numbers.setdefault(name, len(self._numbers))
-        inner = InnerLayers.of(module, name, self._agent, self._numbers)
-        self._keep(module, self._agent.spool.intern(name), number, inner)
-        self._holders[name] = self._layers[id(module)].reference
-
-    def _keep(self, module: "torch.nn.Module", name: int, number: int, inner: InnerLayers | None) -> None:
-        layers, key = self._layers, id(module)
-        layers[key] = Layer(weakref.ref(module, lambda _: layers.pop(key, None)), name, number, inner)
 
     # What the calls cost that are not recorded: too little each to be measured one by one.
 
@@ -257,9 +196,3 @@ class Layers:
                 f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
                 f" more than the budget of {governor.budget:.1%}; raise it with --overhead",
             )
-
-
-def _is_compiled_graph(module: "torch.nn.Module") -> bool:
-    import torch
-
-    return isinstance(module, torch.fx.GraphModule)

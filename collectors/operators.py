@@ -141,7 +141,7 @@ class Operators:
         from torch.autograd.profiler import profile
 
         began = clock()
-        if not self._full and not self._event_ns and not _is_watched(torch):
+        if not self._full and not self._event_ns and not is_watched(torch):
             self._event_ns = self._cost_of_an_event(torch, profile)
         device = "cuda" if torch.cuda.is_initialized() else None
         if device:
@@ -268,7 +268,7 @@ class Operators:
             self._ours = False
 
 
-def _is_watched(torch: Any) -> bool:
+def is_watched(torch: Any) -> bool:
     """Whether the program traces or counts its operations: then we run none of our own."""
     return bool(
         torch._C._len_torch_dispatch_stack()

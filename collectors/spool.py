@@ -35,13 +35,15 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class ThreadState:
-    """What is kept per thread: its kernel id, and how many module calls are open."""
+    """What is kept per thread: its kernel id, how many module calls are open, and which thread count is set (0: torch's
+    own)."""
 
-    __slots__ = ("depth", "tid")
+    __slots__ = ("count", "depth", "tid")
 
     def __init__(self) -> None:
         self.tid = threading.get_native_id()
         self.depth = 0
+        self.count = 0
 
 
 class _Other(threading.local):

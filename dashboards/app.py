@@ -72,17 +72,18 @@ def show(
     query = dict(parse_qsl(search.removeprefix("?")))
     chosen = next((page for page in PAGES if page.path == path), None)
     name = query.pop("run", None)
+    study = query.get("study") if chosen is not None and chosen.about_a_study else None
     run: OpenRun | None = None
     try:
         if chosen is None:
             return _links(prefix, None, None), "", failure("No such page", "Choose one on the left.")
-        if chosen.about_a_run:
-            run = library.open(name or library.names()[0])
+        if chosen.about_a_run and study is None:
+            run = library.open(name or library.newest())
         content = chosen.render(View(library, run, query, prefix))
     except TracekitError as error:
         content = failure("This cannot be shown", str(error))
     known = run.name if run else name
-    return _links(prefix, chosen, known), _run_name(run), content
+    return _links(prefix, chosen, known), _run_name(run, study), content
 
 
 def _links(prefix: str, chosen: Page | None, run: str | None) -> list[Component]:
@@ -95,11 +96,12 @@ def _links(prefix: str, chosen: Page | None, run: str | None) -> list[Component]
     ]
 
 
-def _run_name(run: OpenRun | None) -> Component | str:
-    if run is None:
+def _run_name(run: OpenRun | None, study: str | None) -> Component | str:
+    name, kind = (run.name, run.run.manifest.condition) if run else (study, "study")
+    if name is None:
         return ""
-    badge = dmc.Badge(run.run.manifest.condition, variant="light", size="sm", tt="none", maw=220)
-    return dmc.Group([dmc.Text(run.name, className="run-name"), badge], gap="sm", wrap="nowrap", miw=0)
+    badge = dmc.Badge(kind, variant="light", size="sm", tt="none", maw=220)
+    return dmc.Group([dmc.Text(name, className="run-name"), badge], gap="sm", wrap="nowrap", miw=0)
 
 
 def _say(error: Exception) -> None:

@@ -23,10 +23,12 @@ from tracekit.analysis.report_schema import REPORT_VERSION, Report, StepSummary
 from tracekit.analysis.steps import Steps, find_steps
 from tracekit.dashboards.index import Index, build_index, extent_of
 from tracekit.dashboards.sources import KINDS, OUTLINE
+from tracekit.dashboards.studies import StudyEntry, explored_run, runs_inside, study_entries, study_paths
 from tracekit.errors import RunError, TracekitError
 from tracekit.run.folder import is_run, list_runs
 from tracekit.run.manifest import Manifest, Missing
 from tracekit.run.reader import Run, open_run
+from tracekit.study.result import Study
 
 T = TypeVar("T")
 
@@ -52,17 +54,15 @@ class Once:
 
 
 class OpenRun:
-    """A run and what was computed about it. `folder` takes its scratch files; `builders` make its index."""
+    """A run and what was computed about it. `name` is what the library calls it; `folder` takes its scratch files;
+    `builders` make its index."""
 
-    def __init__(self, run: Run, folder: Path, builders: Executor) -> None:
+    def __init__(self, name: str, run: Run, folder: Path, builders: Executor) -> None:
+        self.name = name
         self.run = run
         self._builders = builders
         self._folder = folder
         self._once = Once()
-
-    @property
-    def name(self) -> str:
-        return self.run.name
 
     def report(self) -> Report:
         """What is known about the run; as `tracekit analyze` left it in findings.json when nothing has changed
@@ -133,12 +133,12 @@ class Entry:
 
 
 class Library:
-    """The runs of a directory, or one run. Raises RunError when there is none. Use it in a `with` block: it removes its
-    scratch files at the end."""
+    """The runs and studies of a directory, or one of them. Raises RunError when there is none. Use it in a `with`
+    block: it removes its scratch files at the end."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        if not self._paths():
+        if not self._paths() and not self._studies():
             raise RunError(f"no run in {directory}/; record one with: tracekit record -- python your_script.py")
         self._scratch = Path(tempfile.mkdtemp(prefix="tracekit-dashboard-"))
         # Apart, because who prepares a run waits for its index.
@@ -163,8 +163,34 @@ class Library:
         paths = [directory.resolve()] if is_run(directory) else list_runs(directory)
         return {path.name: path for path in paths}
 
+    def _studies(self) -> dict[str, Path]:
+        return study_paths(Path(self._directory))
+
     def names(self) -> list[str]:
         return list(self._paths())
+
+    def newest(self) -> str:
+        """The name of the newest run. Raises RunError when there are only studies."""
+        names = self.names()
+        if not names:
+            raise RunError(f"{self._directory}/ holds studies only; open one on the page Runs")
+        return names[0]
+
+    def study_names(self) -> list[str]:
+        return list(self._studies())
+
+    def study_entries(self) -> list[StudyEntry]:
+        """All studies, newest first."""
+        return study_entries(self._studies())
+
+    def study(self, name: str) -> tuple[Study, str | None]:
+        """A study by its name, and what the run is called that its settings come from. Raises RunError when there is no
+        such study."""
+        path = self._studies().get(name)
+        if path is None:
+            raise RunError(f"no study of this name in {self._directory}/")
+        study = Study.load(path)
+        return study, explored_run(name, path, study)
 
     def entries(self) -> list[Entry]:
         """All runs, newest first."""
@@ -177,8 +203,9 @@ class Library:
         return entries
 
     def open(self, name: str) -> OpenRun:
-        """A run by its name; opened anew when its files have changed. Raises RunError when there is no such run."""
-        path = self._paths().get(name)
+        """A run by its name, one inside a study as `<study>/<run>`; opened anew when its files have changed. Raises
+        RunError when there is no such run."""
+        path = self._paths().get(name) or runs_inside(self._studies()).get(name)
         if path is None:
             raise RunError(f"no run of this name in {self._directory}/")
         state = _state(path)
@@ -188,7 +215,7 @@ class Library:
                 known[1].close()
                 known = None
             if known is None:
-                known = state, OpenRun(open_run(path), Path(tempfile.mkdtemp(dir=self._scratch)), self._builders)
+                known = state, OpenRun(name, open_run(path), Path(tempfile.mkdtemp(dir=self._scratch)), self._builders)
             self._open[name] = known  # the last one used goes to the end
             while len(self._open) > _OPEN:
                 _, forgotten = self._open.pop(next(iter(self._open)))
@@ -200,7 +227,7 @@ class Library:
 
         def make() -> None:
             with suppress(TracekitError):  # the page that shows the run will say it
-                opened = self.open(name or self.names()[0])
+                opened = self.open(name or self.newest())
                 opened.index()
                 opened.report()
 

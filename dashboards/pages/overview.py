@@ -15,7 +15,7 @@ from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import PHASE_COLORS
 from tracekit.dashboards.figures.steps import phases_figure, steps_figure
 from tracekit.dashboards.library import Library, OpenRun
-from tracekit.dashboards.pages.page import Page, View, copyable, graph, nothing, page, section, swatch, the_run
+from tracekit.dashboards.pages.page import Page, View, copyable, graph, link, nothing, page, section, swatch, the_run
 from tracekit.dashboards.queries import process_labels
 from tracekit.run.manifest import Manifest, Missing
 
@@ -185,9 +185,7 @@ def _advice(report: Report, settings: str) -> Component:
         dmc.Text([dmc.Code(each.name), f" {_shown(each.current)} → ", html.B(_shown(each.recommended))], size="sm")
         for each in report.settings
     ]
-    return section(
-        "Recommended settings", *lines, dmc.Anchor("Gain, reason and how to apply", href=settings, size="sm")
-    )
+    return section("Recommended settings", *lines, link("Gain, reason and how to apply", settings))
 
 
 def _facts(run: OpenRun) -> Component:

@@ -31,13 +31,15 @@ class View:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: `path` is its name in the URL. `register` adds its callbacks, once. Pages about a run get one opened."""
+    """A page: `path` is its name in the URL. `register` adds its callbacks, once. Pages about a run get one opened;
+    those about a study get none when the URL names a study instead."""
 
     path: str
     title: str
     render: Callable[[View], Component]
     register: Callable[[Dash, Library], None] | None = None
     about_a_run: bool = True
+    about_a_study: bool = False
 
 
 def the_run(view: View) -> OpenRun:
@@ -74,6 +76,11 @@ def failure(title: str, message: str) -> Component:
 def graph(figure: go.Figure) -> Component:
     """A figure that stays as it is."""
     return dcc.Graph(figure=figure, config=CONFIG, style={"height": f"{figure.layout.height}px"})
+
+
+def link(words: str, href: str) -> Component:
+    """A link to a page; `dmc.Anchor` decodes an address before it is followed, and names in it fall apart."""
+    return dcc.Link(words, href=href, className="link")
 
 
 def swatch(color: str) -> Component:

@@ -7,6 +7,7 @@ from tracekit.dashboards.pages.overview import OVERVIEW
 from tracekit.dashboards.pages.page import Page
 from tracekit.dashboards.pages.runs import RUNS
 from tracekit.dashboards.pages.settings import SETTINGS
+from tracekit.dashboards.pages.threads import THREADS
 from tracekit.dashboards.pages.timeline import TIMELINE
 
-PAGES: list[Page] = [RUNS, OVERVIEW, TIMELINE, LAYERS, OPERATORS, COUNTERS, SETTINGS]
+PAGES: list[Page] = [RUNS, OVERVIEW, TIMELINE, LAYERS, OPERATORS, THREADS, COUNTERS, SETTINGS]

@@ -1,14 +1,18 @@
-"""Runs: what has been recorded; a click opens one."""
+"""Runs: what has been recorded, and the studies made of it; a click opens one."""
 
 import shlex
 from urllib.parse import urlencode
 
+import dash_mantine_components as dmc
 from dash import Dash, Input, Output, no_update
 from dash.development.base_component import Component
 
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.library import Entry, Library
-from tracekit.dashboards.pages.page import Cell, Column, Page, View, page, table
+from tracekit.dashboards.pages.page import Cell, Column, Page, View, nothing, page, table
+from tracekit.dashboards.studies import StudyEntry
+from tracekit.errors import RunError
+from tracekit.study.statistics import Comparison
 
 _COLUMNS = [
     Column("name", "run"),
@@ -20,10 +24,29 @@ _COLUMNS = [
     Column("overhead", "overhead", "percent", 110, "what recording cost, as tracekit estimates it, of the run's time"),
 ]
 
+_STUDY_COLUMNS = [
+    Column("name", "study"),
+    Column("written", "ended", "moment", 160),
+    Column("kind", "kind", width=95),
+    Column("command", "command"),
+    Column("blocks", "blocks", "number", 90, "runs of the command that were compared"),
+    Column("result", "result"),
+]
+
 
 def render(view: View) -> Component:
-    rows = [_row(entry) for entry in view.library.entries()]
-    return page("Runs", table("runs", _COLUMNS, rows, height=640, link=True), note="Click a run to open it.")
+    runs = [_row(entry) for entry in view.library.entries()]
+    studies = [study_row(entry) for entry in view.library.study_entries()]
+    shown = table("runs", _COLUMNS, runs, height=640, link=True) if runs else nothing("There are studies only.")
+    if not studies:
+        return page("Runs", shown, note="Click a run to open it.")
+    return page(
+        "Runs",
+        shown,
+        dmc.Title("Studies", order=3, className="page-title"),
+        table("studies", _STUDY_COLUMNS, studies, link=True),
+        note="Click a run or a study to open it.",
+    )
 
 
 def register(app: Dash, library: Library) -> None:
@@ -37,7 +60,24 @@ def register(app: Dash, library: Library) -> None:
         library.warm(name)
         return f"{prefix}overview?{urlencode({'run': name})}"
 
+    def follow_study(cell: dict[str, object] | None) -> object:
+        """To the study that was clicked; the other pages then show the run that it explored, where there is one."""
+        name = str(cell["rowId"]) if cell else ""
+        if name not in library.study_names():
+            return no_update
+        query = {"study": name}
+        try:
+            _, explored = library.study(name)
+        except RunError:
+            explored = None  # the page will say why it cannot be opened
+        if explored is not None:
+            query["run"] = explored
+        return f"{prefix}threads?{urlencode(query)}"
+
     app.callback(Output("url", "href"), Input("runs", "cellClicked"), prevent_initial_call=True)(follow)
+    app.callback(
+        Output("url", "href", allow_duplicate=True), Input("studies", "cellClicked"), prevent_initial_call=True
+    )(follow_study)
 
 
 def _row(entry: Entry) -> dict[str, Cell]:
@@ -55,6 +95,30 @@ def _row(entry: Entry) -> dict[str, Cell]:
         "end": how_it_ended(entry),
         "overhead": max(manifest.overhead.total for manifest in entry.manifests),
     }
+
+
+def study_row(entry: StudyEntry) -> dict[str, Cell]:
+    """A study as a row: how much was run, and what came of it."""
+    row: dict[str, Cell] = {"name": entry.name, "written": entry.written_ns or None}
+    if entry.study is None:
+        return row | {"kind": "unreadable", "command": text.one_line(entry.problem, 300)}
+    study = entry.study
+    return row | {
+        "kind": text.one_line(study.study, 40),
+        "command": text.one_line(shlex.join(study.command), 300),
+        "blocks": sum(len(blocks) for blocks in study.blocks_ms.values()),
+        "result": _result(study.comparisons),
+    }
+
+
+def _result(comparisons: list[Comparison]) -> str:
+    """The comparison that shows the largest certain gain; without one, how the first came out."""
+    if not comparisons:
+        return "nothing was compared"
+    faster = [each for each in comparisons if each.verdict == "faster"]
+    said = max(faster, key=lambda each: each.gain.expected) if faster else comparisons[0]
+    saves = f", saves {text.percent(said.gain.expected)}" if faster else ""
+    return f"{text.one_line(said.b)} against {text.one_line(said.a)}: {said.verdict}{saves}"
 
 
 def how_it_ended(entry: Entry) -> str:

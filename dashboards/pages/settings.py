@@ -1,5 +1,7 @@
 """Settings: what is recommended, what it should gain, why, and the command that applies it."""
 
+from collections.abc import Sequence
+
 import dash_mantine_components as dmc
 import msgspec
 from dash import html
@@ -31,6 +33,23 @@ def render(view: View) -> Component:
         why = text.one_line(report.advice, 1000) or "No advisor had anything to say about this run."
         cards = [section("No change is recommended", nothing(why))]
     return page("Settings", *cards, note="Gain: the share of a step's time that the change saves, as an interval.")
+
+
+def recommendations(settings: Sequence[Setting]) -> list[Component]:
+    """A line for each setting: its value now, the one recommended, and what that should save."""
+    return [
+        dmc.Text(
+            [
+                dmc.Code(text.one_line(each.name)),
+                f" {_value(each.current)} → ",
+                html.B(_value(each.recommended)),
+                f", saves {text.percent(each.gain.expected)} of a step"
+                f" ({text.percent(each.gain.low)} to {text.percent(each.gain.high)})",
+            ],
+            size="sm",
+        )
+        for each in settings
+    ]
 
 
 def _card(setting: Setting) -> Component:

@@ -16,6 +16,7 @@ PAGES = {
     "timeline": "#timeline .barlayer .point",
     "layers": "#layers .ag-row",
     "operators": "#operators .ag-row",
+    "threads": ".page-title",
     "counters": "#counters .scatterlayer .js-line",
     "settings": ".page-title",
 }
@@ -55,6 +56,36 @@ def test_a_click_on_a_run_opens_it_and_navigation_keeps_it(server: Server, watch
     page.locator("#navigation").get_by_text("Layers", exact=True).click()
     page.locator(PAGES["layers"]).first.wait_for()
     assert RUN.replace("%20", "+") in page.url.replace("%20", "+")
+
+
+def test_an_exploration_shows_times_by_count_and_the_plan(server: Server, watched: Watched) -> None:
+    page = watched.page
+    page.goto(f"{server.url}threads?run=explored")
+    page.locator("#thread-times .ag-row", has_text="<img src=x").first.wait_for()
+    page.locator("#guidelines .ag-row").first.wait_for()
+    expect(page.locator("#page .scatterlayer .js-line")).not_to_have_count(0)
+    expect(page.locator("#page .errorbar")).not_to_have_count(0)
+    expect(page.locator("#page .barlayer .point")).not_to_have_count(0)
+    assert "24 blocks of steps ran with 1, 2 and 4 threads" in page.inner_text("#page")
+    page.wait_for_load_state("networkidle")
+    assert_no_markup_came_through(page)
+
+
+def test_a_click_on_a_study_opens_it_and_leads_to_the_run_it_explored(server: Server, watched: Watched) -> None:
+    page = watched.page
+    open_page(page, server, "")
+    page.locator("#studies .ag-row", has_text="odd & 100%").locator(".ag-cell").first.click()
+    page.locator("#comparisons .ag-row", has_text="faster").first.wait_for()
+    expect(page.locator("#page .boxlayer .box")).to_have_count(3)
+    assert ODD_NAME in page.inner_text("#run")
+    assert "The noise floor is 2.0 %" in page.inner_text("#page")
+    page.wait_for_load_state("networkidle")
+    assert_no_markup_came_through(page)
+    page.get_by_text("the run that explored").click()
+    page.locator("#thread-times .ag-row").first.wait_for()
+    page.locator("#navigation").get_by_text("Layers", exact=True).click()
+    page.locator(PAGES["layers"]).first.wait_for()
+    assert "001-explore" in page.inner_text("#run")
 
 
 def view_of(page: Page, figure: str) -> list[float]:

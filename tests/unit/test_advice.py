@@ -1,6 +1,7 @@
 """The thread rule: recommends where crowding did harm, and says why where it recommends nothing."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -9,6 +10,9 @@ from tracekit.advice.threads import fewer_threads
 from tracekit.analysis.report_schema import Report, StepSummary
 from tracekit.analysis.threads import Crowding
 from tracekit.run.manifest import Overhead
+from tracekit.run.reader import Run
+
+NO_RUN = Run(Path())  # the rules look at the report alone
 
 CROWDED = Crowding(
     host="node0", cpus=8, affinity=8, quota=None, physical_cores=8, processes=2, intra_op=8, worker_cpus=0.0,
@@ -43,23 +47,21 @@ def report(*crowding: Crowding, steps: int = 100) -> Report:
 
 
 def recommended(**changes: Any) -> int | None:
-    advice = fewer_threads(report(msgspec.structs.replace(CROWDED, **changes)))
+    advice = fewer_threads(NO_RUN, report(msgspec.structs.replace(CROWDED, **changes)))
     assert advice.why
     assert bool(advice.settings) != advice.why.startswith(("No", "Nothing"))
-    return int(advice.settings[0].recommended) if advice.settings else None
+    return cast(int, advice.settings[0].recommended) if advice.settings else None
 
 
 def test_a_recommendation_is_complete() -> None:
-    [setting] = fewer_threads(report(CROWDED)).settings
+    [setting] = fewer_threads(NO_RUN, report(CROWDED)).settings
     assert (setting.name, setting.current, setting.recommended) == ("threads.intra_op", 8, 4)
     assert (setting.basis, setting.effect) == ("rule", "numerics")
     assert (setting.gain.low, setting.gain.expected, setting.gain.high) == (0.0, 0.15, 0.3)
     assert "8 threads in each of 2 processes want to run on 8 CPUs of node0" in setting.why
     assert "on average 7.0 are running or ready to run" in setting.why
     assert "they wait for a CPU 30% of the time more than before the loop" in setting.why
-    assert setting.apply == (
-        "tracekit record --settings 'runs/my run/settings.toml' -- python train.py --name $'it\\'s\\x0anew'"
-    )
+    assert setting.apply == ("tracekit apply 'runs/my run/settings.toml' -- python train.py --name $'it\\'s\\x0anew'")
 
 
 @pytest.mark.parametrize(
@@ -98,16 +100,16 @@ def test_nothing_needless(changes: dict[str, Any]) -> None:
 
 def test_the_worst_host_decides() -> None:
     other = msgspec.structs.replace(CROWDED, host="node1", cpus=4, affinity=4, physical_cores=4)
-    [setting] = fewer_threads(report(CROWDED, other)).settings
+    [setting] = fewer_threads(NO_RUN, report(CROWDED, other)).settings
     assert setting.recommended == 2
 
 
 def test_too_many_processes_are_called_that() -> None:
     alone = msgspec.structs.replace(CROWDED, processes=16, intra_op=1, threads=16)
-    assert "start fewer" in fewer_threads(report(alone)).why
+    assert "start fewer" in fewer_threads(NO_RUN, report(alone)).why
 
 
 def test_without_steps_nothing_is_recommended() -> None:
-    advice = fewer_threads(report(steps=0))
+    advice = fewer_threads(NO_RUN, report(steps=0))
     assert not advice.settings
     assert "without steps" in advice.why

@@ -1,12 +1,13 @@
 """From findings to settings with a value, a gain and a reason."""
 
+from tracekit.advice.thread_plan import measured_threads
 from tracekit.advice.threads import fewer_threads
 from tracekit.analysis.report import analyze as _analyze
 from tracekit.analysis.report_schema import Advisor, Report
 from tracekit.run.reader import Run
 
 # Each looks at the report and returns settings, or says why it has none.
-ADVISORS: list[Advisor] = [fewer_threads]
+ADVISORS: list[Advisor] = [measured_threads, fewer_threads]
 
 
 def analyze(run: Run) -> Report:

@@ -1,13 +1,16 @@
 """Rules for CPU threads: fewer where more want to run than may, and the waiting for a CPU shows it."""
 
+from typing import cast
+
 from tracekit.analysis.report_schema import Advice, Gain, Report, Setting
 from tracekit.analysis.threads import Crowding
 from tracekit.analysis.words import shell_line
+from tracekit.run.reader import Run
 
 SETTING = "threads.intra_op"
 
 
-def fewer_threads(report: Report) -> Advice:
+def fewer_threads(run: Run, report: Report) -> Advice:
     """Recommend as many intra-op threads as the CPUs hold, on the host that is the worst off.
 
     Recommended is floor((CPUs - whole CPUs kept busy by loader workers) / main loops), with the CPUs that affinity and
@@ -15,10 +18,12 @@ def fewer_threads(report: Report) -> Advice:
     more threads want to run than may, and time is evidently lost to that (`Crowding.lost`): threads that never waited
     cost nothing.
     """
+    if report.exploration is not None:
+        return Advice([], "")  # it was measured
     crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed() and crowd.lost()]
     settings = [setting for crowd in crowded if (setting := _recommend(report, crowd)) is not None]
     if settings:
-        best = min(settings, key=lambda setting: setting.recommended)
+        best = min(settings, key=lambda setting: cast(int, setting.recommended))
         return Advice([best], "Fewer threads fit the CPUs better; record with the settings and compare.")
     return Advice([], _why_not(report))
 
@@ -39,7 +44,7 @@ def _recommend(report: Report, crowd: Crowding) -> Setting | None:
         basis="rule",
         effect="numerics",  # a sum over another number of threads is added up in another order
         why=f"{_demand(crowd)}; {_seen(crowd)}. The gain is guessed: between none of the {lost:.0%} so lost and all.",
-        apply=shell_line(["tracekit", "record", "--settings", f"{report.path}/settings.toml", "--", *report.command]),
+        apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
     )
 
 

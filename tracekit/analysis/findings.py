@@ -99,6 +99,27 @@ def _crowding(report: Report) -> list[Finding]:
     return found
 
 
+def _layer_times(report: Report) -> list[Finding]:
+    if report.exploration is None:
+        return []
+    found = []
+    for layer in report.exploration.layers:
+        times = {count: interval.expected for count, interval in layer.times.items()}
+        if not times:
+            continue
+        best = min(times, key=lambda count: times[count])
+        where = f" {layer.direction}" if layer.direction else ""
+        found.append(
+            Finding(
+                "threads.layer_times",
+                f"{layer.layer}{where} takes {times[best]:.3g} ms in a step on {best} threads, the best of those tried",
+                {"layer": layer.layer, "direction": layer.direction, "calls": layer.calls, "times": times}
+                | {"intervals": {count: [each.low, each.high] for count, each in layer.times.items()}},
+            )
+        )
+    return found
+
+
 def _missing(report: Report) -> list[Finding]:
     return [
         Finding("recording.missing", f"not known: {note.what}", {"what": note.what, "why": note.why})
@@ -107,5 +128,5 @@ def _missing(report: Report) -> list[Finding]:
 
 
 _FINDERS: list[Callable[[Report], list[Finding]]] = [
-    _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _missing,
+    _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times, _missing,
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import pandas as pd
 
 from tracekit.analysis.completeness import all_missing
 from tracekit.analysis.counters import MACHINE, counter_levels, counters_by_phase
+from tracekit.analysis.exploration import Exploration, Matrix, explore, median_interval
 from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.loop import What
@@ -17,12 +18,15 @@ from tracekit.analysis.report_schema import (
     REPORT_VERSION,
     Advisor,
     CounterSummary,
+    Gain,
     LayerSummary,
+    LayerThreadTimes,
     OperatorSummary,
     Phase,
     ProcessSteps,
     Report,
     StepSummary,
+    ThreadExploration,
 )
 from tracekit.analysis.steps import Steps, find_steps
 from tracekit.analysis.threads import thread_use
@@ -62,11 +66,13 @@ def analyze(run: Run, advisors: Sequence[Advisor] = ()) -> Report:
         threads=used,
         crowding=crowded,
         counters=_counters(run, steps),
+        exploration=_exploration(explore(run, steps)),
     )
     report.findings = find_all(report)
-    advice = [advisor(report) for advisor in advisors]
+    advice = [advisor(run, report) for advisor in advisors]
     report.settings = [setting for each in advice for setting in each.settings]
-    report.advice = " ".join(each.why for each in advice)
+    report.advice = " ".join(each.why for each in advice if each.why)
+    report.holds_for = {name: value for each in advice for name, value in each.holds_for.items()}
     return report
 
 
@@ -150,6 +156,30 @@ def _counters(run: Run, steps: Steps) -> list[CounterSummary]:
         if row.process in wanted:
             found.append(CounterSummary(int(row.process), row.counter, row.unit, row.source, float(row.highest)))
     return found
+
+
+def _exploration(found: Exploration | None) -> ThreadExploration | None:
+    if found is None:
+        return None
+    names = [str(count) for count in found.counts]
+
+    def over_rounds(times: Matrix) -> dict[str, Gain]:
+        return {name: Gain(*median_interval(times[:, at] / _MS)) for at, name in enumerate(names) if len(times) > 0}
+
+    return ThreadExploration(
+        counts=list(found.counts),
+        current=found.current,
+        rounds=found.rounds,
+        blocks=found.blocks,
+        disturbed=found.disturbed,
+        drift=found.drift,
+        step=over_rounds(found.step_ns),
+        layers=[
+            LayerThreadTimes(each.name, each.direction, each.calls, over_rounds(found.times[:, at, :]))
+            for at, each in enumerate(found.sections)
+        ],
+        problem=found.problem,
+    )
 
 
 def _number(value: float | None, unit: float = 1.0) -> float | None:

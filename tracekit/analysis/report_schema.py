@@ -8,6 +8,7 @@ import msgspec
 from tracekit.analysis.threads import Crowding, ThreadUse
 from tracekit.analysis.words import shell_line
 from tracekit.run.manifest import Missing, Overhead
+from tracekit.run.reader import Run
 
 REPORT_VERSION = 1
 Evidence = dict[str, object]
@@ -105,7 +106,7 @@ class Setting(msgspec.Struct):
 
     name: str
     current: int | float | str | bool | None
-    recommended: int | float | str | bool
+    recommended: int | float | str | bool | dict[str, int]
     gain: Gain
     basis: Literal["measured", "model", "probe", "rule"]
     effect: Literal["identical", "order", "augmentation", "numerics"]
@@ -113,8 +114,52 @@ class Setting(msgspec.Struct):
     apply: str
 
 
+class LayerThreadTimes(msgspec.Struct):
+    """The time that a layer takes in a step at each thread count, ms: the median over rounds and its 95 % interval.
+
+    `planned` is the count that the plan gives it.
+    """
+
+    layer: str
+    direction: str
+    calls: float
+    times: dict[str, Gain]
+    planned: int | None = None
+
+
+class Guideline(msgspec.Struct):
+    """A simple sentence on how to set the counts, and the share of the measured configurations that it beats."""
+
+    sentence: str
+    beats: float
+    configurations: int
+    grid: str
+
+
+class ThreadExploration(msgspec.Struct):
+    """What a run that tried thread counts in turn has shown. `step` as `times` of the layers, for the whole step.
+
+    `disturbed` blocks of `blocks` were left out: something kept the program from its CPUs. `problem` says why nothing
+    can be concluded.
+    """
+
+    counts: list[int]
+    current: int
+    rounds: int
+    blocks: int
+    disturbed: int
+    drift: float | None
+    step: dict[str, Gain]
+    layers: list[LayerThreadTimes]
+    problem: str | None
+    guidelines: list[Guideline] = []
+
+
 class Report(msgspec.Struct):
-    """What is known about a run. `advice` says in a sentence why `settings` is what it is."""
+    """What is known about a run. `advice` says in a sentence why `settings` is what it is.
+
+    `holds_for` goes into the settings file beside the settings: what they were measured with.
+    """
 
     schema: int
     run: str
@@ -137,6 +182,8 @@ class Report(msgspec.Struct):
     threads: list[ThreadUse]
     crowding: list[Crowding]
     counters: list[CounterSummary]
+    exploration: ThreadExploration | None = None
+    holds_for: dict[str, int | str] = {}
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""
@@ -148,6 +195,7 @@ class Advice(msgspec.Struct):
 
     settings: list[Setting]
     why: str
+    holds_for: dict[str, int | str] = {}
 
 
-Advisor = Callable[[Report], Advice]
+Advisor = Callable[[Run, Report], Advice]

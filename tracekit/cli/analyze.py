@@ -52,9 +52,10 @@ def _salvage(path: Path) -> None:
 
 def _write(path: Path, report: "Report", as_text: bytes) -> None:
     """Write findings.json and settings.toml; a run that cannot be written to is still explained."""
-    from tracekit.settings.file import Entry, write_settings
+    from tracekit.advice.entries import settings_entries
+    from tracekit.settings.file import write_settings
 
-    entries = [Entry(each.name, each.recommended, each.why) for each in report.settings]
+    entries = settings_entries(report)
     scratch = path / "findings.json.tmp"
     try:
         try:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from tracekit.errors import RunError
+from tracekit.settings.catalogue import Value
+
 
 def locate(run: Path | None) -> Path:
     """The run directory meant: a path, the name of a run in the directory of runs, or None for the newest one there.
@@ -17,3 +20,34 @@ def locate(run: Path | None) -> Path:
     if not run.exists() and (runs / run).is_dir():
         return runs / run
     return run
+
+
+def settings_of(given: Path) -> dict[str, Value]:
+    """The settings of a settings file or of a run or study, by full name.
+
+    Raises SettingsError when the file is none, or holds what this version cannot apply; RunError when a run has none.
+    """
+    from tracekit.settings.catalogue import check_applicable
+    from tracekit.settings.file import load_settings
+
+    path = given if given.is_file() else locate(given)
+    file = path / "settings.toml" if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise RunError(f"{path}: has no settings yet; make them with: tracekit analyze {path}")
+    settings = load_settings(file)
+    if not settings:
+        raise RunError(f"{file}: holds no settings: nothing was found that would help, so there is nothing to apply")
+    check_applicable(settings)
+    return settings
+
+
+def best_fixed_of(given: Path) -> int | None:
+    """The best one thread count that a run's exploration has shown; None for a settings file, or without one."""
+    import json
+
+    path = given if given.is_file() else locate(given)
+    try:
+        step = (json.loads((path / "findings.json").read_bytes()).get("exploration") or {}).get("step") or {}
+        return int(min(step, key=lambda count: step[count]["expected"])) if step else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

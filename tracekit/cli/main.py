@@ -14,6 +14,9 @@ from tracekit.errors import TracekitError
 COMMANDS = {
     "record": "tracekit.cli.record",
     "analyze": "tracekit.cli.analyze",
+    "apply": "tracekit.cli.apply",
+    "study": "tracekit.cli.study",
+    "verify": "tracekit.cli.verify",
     "query": "tracekit.cli.query",
     "runs": "tracekit.cli.runs",
     "doctor": "tracekit.cli.doctor",

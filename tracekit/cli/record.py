@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="Intra-op threads, set inside the process.")
 @click.option("--interop", type=click.IntRange(min=1), help="Inter-op threads, set inside the process.")
 @click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="Apply a settings file.")
+@click.option("--explore", type=click.Choice(["threads"]), help="Try its values in turn, in blocks of steps.")
 @click.option("--overhead", help="Budget for recording, in percent of the run time (default: 1).")
 @click.option("--profile", help="Profiler windows: auto, off, or full for every step (default: auto).")
 @click.option("--collectors", help="Comma-separated collectors (default: all).")
@@ -36,6 +37,7 @@ def command(
     threads: int | None,
     interop: int | None,
     settings_file: Path | None,
+    explore: str | None,
     command: tuple[str, ...],
     **flags: str | None,
 ) -> int:
@@ -48,27 +50,33 @@ def command(
     \b
         tracekit record -- python train.py --epochs 3
         tracekit record --threads 1 -- python train.py
+        tracekit record --explore threads -- python train.py
         tracekit record -- torchrun --nproc-per-node 2 train.py
     """
     from tracekit import config
+    from tracekit.record.machine import counts_here
     from tracekit.record.supervisor import Options, record
     from tracekit.run.folder import new_run_path
+    from tracekit.settings.exploration import EXPLORING_OVERHEAD, exploration
 
     if not command:
         raise TracekitError("no command to record; give it after --, as in: tracekit record -- python train.py")
     options = {name: resolved.value for name, resolved in config.resolve(flags).items()}
     settings = _settings(settings_file, threads, interop)
+    if explore and settings:
+        raise TracekitError("--explore tries the settings itself; leave out --threads, --interop and --settings")
     outcome = record(
         Options(
             command=list(command),
             output=output or new_run_path(list(command), options["runs"]),
             force=force,
-            condition=condition or _condition(settings_file, threads, interop),
+            condition=condition or ("explore" if explore else _condition(settings_file, threads, interop)),
             settings=settings,
-            overhead=options["overhead"] / 100,
-            profile=options["profile"],
+            overhead=EXPLORING_OVERHEAD if explore else options["overhead"] / 100,
+            profile="off" if explore else options["profile"],
             collectors=options["collectors"],
             sample_hz=options["sample_hz"],
+            explore=exploration(counts_here()) if explore else None,
         )
     )
     if not quiet:

@@ -15,6 +15,9 @@ _SPAN_KINDS = {
     Kind.PHASE: "phase",
     Kind.RANGE: "range",
     Kind.FETCH: "fetch",
+    Kind.BLOCK: "block",
+    Kind.PROBE: "probe",
+    Kind.SHAPE: "shape",
 }
 
 
@@ -71,9 +74,19 @@ def _span(kind: Kind) -> Callable[[np.ndarray, pa.Array, int], dict[str, object]
             "layer": np.full(rows, -1) if kind is Kind.STEP else records["a"],
             "direction": pa.DictionaryArray.from_arrays(pa.array(records["direction"].astype(np.int32)), _DIRECTIONS),
             "watched": records["b"] != 0 if kind is Kind.LAYER else np.zeros(rows, dtype=bool),
+            **(_block(records) if kind is Kind.BLOCK else {}),
         }
 
     return convert
+
+
+def _block(records: np.ndarray) -> dict[str, object]:
+    return {
+        "layer": records["a"],
+        "step": records["b"],
+        "depth": records["c"].astype(np.int32),
+        "watched": records["d"] != 0,
+    }
 
 
 def _batch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:

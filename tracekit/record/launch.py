@@ -55,21 +55,28 @@ def find_program(command: list[str]) -> str:
     return name
 
 
-def spawn(command: list[str], environment: dict[str, str], unblocked: set[int]) -> int:
+def spawn(command: list[str], environment: dict[str, str], unblocked: set[int], cpus: list[int] | None = None) -> int:
     """Start the command with our own stdin, stdout, stderr and working directory; returns its pid.
 
-    `unblocked` are the signals that this process has blocked and the program must not inherit blocked.
+    `unblocked` are the signals that this process has blocked and the program must not inherit blocked; `cpus` those to
+    run on, where they are not ours.
     """
     import signal
 
     program = find_program(command)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - unblocked
+    ours = os.sched_getaffinity(0)
     try:
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)  # what we start inherits it
         return os.posix_spawn(program, command, environment, setsigmask=mask)
     except OSError as error:
         if error.errno == errno.ENOENT:  # a script whose interpreter does not exist
             raise LaunchError(f"{program}: its interpreter does not exist", NOT_FOUND) from error
         raise LaunchError(f"{program}: {error.strerror}", NOT_EXECUTABLE) from error
+    finally:
+        if cpus is not None:
+            os.sched_setaffinity(0, ours)
 
 
 def injection_problem(command: list[str]) -> str | None:

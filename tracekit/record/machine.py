@@ -2,11 +2,17 @@
 
 import math
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from tracekit.record import topology
 from tracekit.record.cgroup import cpu_quota
 from tracekit.record.nvml import Nvml
 from tracekit.run.manifest import CPU
+from tracekit.settings.affinity import choose_cpus
+from tracekit.settings.catalogue import SettingsError
+from tracekit.settings.exploration import thread_grid
+from tracekit.settings.inside import mismatch
 
 
 def describe_cpu() -> CPU:
@@ -35,6 +41,31 @@ def thread_budget(cpu: CPU) -> int:
     """
     allowed = len(cpu.affinity) or cpu.logical or 1
     return allowed if cpu.quota is None else max(1, min(allowed, math.ceil(cpu.quota)))
+
+
+def counts_here() -> list[int]:
+    """The thread counts worth trying for a process started from here. Raises TracekitError where there is one CPU."""
+    cpu = describe_cpu()
+    return thread_grid(thread_budget(cpu), cpu.physical_cores)
+
+
+def cpus_for(settings: Mapping[str, Any]) -> list[int] | None:
+    """The CPUs that a setting `threads.affinity` means here; None without one. Raises SettingsError."""
+    if "threads.affinity" not in settings:
+        return None
+    allowed = topology.affinity()
+    nodes = topology.cores_by_node(allowed)
+    return choose_cpus(settings["threads.affinity"], settings.get("threads.intra_op", len(allowed)), nodes, allowed)
+
+
+def refuse_elsewhere(settings: Mapping[str, Any]) -> None:
+    """Raise SettingsError when the settings hold a plan that was measured on another machine, or with other CPUs."""
+    cpu = describe_cpu()
+    here = {"cpu": cpu.model, "affinity": topology.format_cpu_list(cpu.affinity)}
+    here["quota"] = "none" if cpu.quota is None else f"{cpu.quota:g}"
+    problem = mismatch(settings, here)
+    if problem:
+        raise SettingsError(f"the thread plan does not hold here: {problem}")
 
 
 def gpus() -> list[str]:

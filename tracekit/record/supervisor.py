@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tracekit
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
+from tracekit.record.machine import cpus_for, refuse_elsewhere
 from tracekit.run.folder import create_run, process_started
 from tracekit.run.manifest import Manifest, Overhead
 
@@ -35,6 +36,7 @@ class Options:
     profile: str = "auto"
     collectors: list[str] = field(default_factory=list)
     sample_hz: float = 10.0
+    explore: dict[str, Any] | None = None  # `collectors.exploration`: conditions and seed
 
 
 @dataclass
@@ -49,17 +51,20 @@ class Outcome:
 def record(options: Options) -> Outcome:
     """Run the command and record it.
 
-    Raises LaunchError when the command cannot be started and RunError when the output is taken; nothing was run then.
+    Raises LaunchError when the command cannot be started, RunError when the output is taken and SettingsError when the
+    settings do not hold on this machine; nothing was run then.
     An output that cannot be written is no reason not to run the program: the outcome says what was lost.
     """
     find_program(options.command)
+    refuse_elsewhere(options.settings)
+    cpus_for(options.settings)
     spool: Path | None = None
     try:
         run = create_run(options.output, options.force)
         spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
         manifest = _new_manifest(options, run, spool)
         collectors = _load_collectors(options.collectors, manifest)
-        _write_session(spool, options, collectors)
+        write_session(spool, options, collectors)
         manifest.save(manifest.path_in(run))
     except OSError as error:
         if spool is not None:
@@ -74,7 +79,7 @@ def record(options: Options) -> Outcome:
 def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, collectors: dict[str, str]) -> Outcome:
     heard, witness = signals.block(), signals.Witness()
     try:
-        child = spawn(options.command, program_environment(spool), heard)
+        child = spawn(options.command, program_environment(spool), heard, cpus_for(options.settings))
     except BaseException:
         witness.dismiss()
         shutil.rmtree(spool, ignore_errors=True)
@@ -213,12 +218,14 @@ def _samplers(wanted: list[str], child: int, manifest: Manifest) -> dict[str, An
     return samplers
 
 
-def _write_session(spool: Path, options: Options, collectors: dict[str, str]) -> None:
+def write_session(spool: Path, options: Options, collectors: dict[str, str]) -> None:
+    """Tell the processes of the program what to do."""
     session = {
         "collectors": collectors,
         "overhead": options.overhead,
         "profile": options.profile,
         "settings": options.settings,
+        "explore": options.explore,
         "tracekit": tracekit.__version__,
         "python": sys.version,
     }

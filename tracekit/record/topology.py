@@ -77,6 +77,14 @@ def numa_nodes(cpus: list[int], sys: Path = SYS) -> int:
     return sum(not allowed.isdisjoint(_cpu_list(file)) for file in sys.glob("node/node*/cpulist"))
 
 
+def cores_by_node(cpus: list[int], sys: Path = SYS) -> list[list[int]]:
+    """One CPU of each physical core, by NUMA node; [] where the kernel does not tell."""
+    leaders = core_leaders(cpus, sys)
+    nodes = [_cpu_list(file) for file in sorted(sys.glob("node/node*/cpulist"))]
+    found = [[cpu for cpu in leaders if cpu in node] for node in nodes]
+    return [node for node in found if node] or ([leaders] if leaders else [])
+
+
 def _cpu_list(file: Path) -> list[int]:
     try:
         return parse_cpu_list(_text(file))

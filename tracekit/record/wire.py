@@ -38,4 +38,9 @@ class Kind(IntEnum):
     COLLECTIVE = (
         7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
     )
+    BLOCK = (
+        9  # a block of an exploration; name: condition; a: its number; b: round; c: transition steps; d: 1 to drop it
+    )
+    PROBE = 10  # a measured cost, end - start; name: of what
+    SHAPE = 11  # name: `<layer> = <dtype> <shape>`, met in an exploration; a: layer id
     WINDOW = 8  # a profiler window ended; a: its number; b: Unix time at its end; c: CLOCK_MONOTONIC then

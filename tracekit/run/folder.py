@@ -13,6 +13,7 @@ from pathlib import Path
 from tracekit.errors import RunError
 
 DEFAULT_DIRECTORY = "tracekit-runs"
+STUDY_FILE = "study.json"
 
 
 def new_run_path(command: list[str], directory: Path | str = DEFAULT_DIRECTORY) -> Path:
@@ -56,6 +57,20 @@ def create_run(path: Path, force: bool = False) -> Path:
         (path / "manifest").mkdir()
         (path / "tables").mkdir()
     return path
+
+
+def create_study(path: Path) -> Path:
+    """Make the folder of a study. Raises RunError when something is there, OSError when it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path}: exists already; choose another --output") from None
+    return path
+
+
+def is_study(path: Path) -> bool:
+    """Whether a directory is a study that has ended."""
+    return (path / STUDY_FILE).is_file()
 
 
 @contextmanager

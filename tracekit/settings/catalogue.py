@@ -35,8 +35,27 @@ CATALOGUE = (
     # CPUs are numbered with 16 bits at most: more threads than that are a slip of the keyboard.
     Kind("threads.intra_op", int, "threads inside one operator", "numerics", 1, 65536, applicable=True),
     Kind("threads.inter_op", int, "threads that run operators side by side", "identical", 1, 65536, applicable=True),
-    Kind("threads.affinity", str, "the CPUs to run on, such as 0-7,16", "identical"),
-    Kind("threads.layers.*", int, "threads inside the operators of one layer", "numerics", 1, 65536),
+    Kind(
+        "threads.affinity", str, "the CPUs to run on: 0-7,16, compact, scatter or cores", "identical", applicable=True
+    ),
+    Kind("threads.layers.*", int, "threads inside the operators of one layer", "numerics", 1, 65536, applicable=True),
+    Kind(
+        "threads.backward.*",
+        int,
+        "threads inside the backward pass of one layer",
+        "numerics",
+        1,
+        65536,
+        applicable=True,
+    ),
+    Kind("threads.shapes.*", str, "the inputs that a layer was measured with", "identical", applicable=True),
+    Kind(
+        "threads.measured_on.*",
+        str,
+        "where the counts were measured: they hold nowhere else",
+        "identical",
+        applicable=True,
+    ),
     Kind("loader.*.num_workers", int, "processes that load batches; 0 loads in the program", "augmentation", 0, 65536),
     Kind("loader.*.prefetch_factor", int, "batches loaded ahead by each worker", "identical", 1),
     Kind("loader.*.pin_memory", bool, "batches in page-locked memory, for copies to a GPU", "identical"),

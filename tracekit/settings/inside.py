@@ -1,7 +1,23 @@
 """How settings are applied inside a process of the program, right after torch has been imported."""
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
+
+# What a run misses whose plan does not fit the process, in the words of the manifest.
+REFUSED_PLAN = "the thread plan"
+_MEASURED_ON = "threads.measured_on."
+
+
+def mismatch(settings: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
+    """Why a plan that was measured elsewhere is not applied here; None where it fits or does not tell."""
+    for name, value in here.items():
+        measured = settings.get(_MEASURED_ON + name)
+        if measured is not None and measured != value:
+            return (
+                f"it was measured with {name} {measured!r} and this is {value!r}; measure again: tracekit study threads"
+            )
+    return None
 
 
 def apply(torch: ModuleType, settings: dict[str, Any]) -> None:

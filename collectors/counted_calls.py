@@ -1,0 +1,130 @@
+"""One call of a layer with thread counts of its own: around its forward, the layers inside it, and its backward."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .backward import node_of
+from .spool import threads
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Setter(Protocol):
+    """Sets the count of the thread that calls."""
+
+    @property
+    def common(self) -> int: ...
+    def set(self, count: int) -> None: ...
+
+
+class CountedCall:
+    """One call of one planned module."""
+
+    __slots__ = ("_before", "_count", "_setter", "_split", "follow")
+
+    def __init__(self, setter: Setter, count: int | None, split: Any, follow: "Passage | None") -> None:
+        self._setter = setter
+        self._count = count
+        self._split = split
+        self.follow = follow
+
+    def __enter__(self) -> None:
+        self._before = threads.current().count or self._setter.common
+        if self._count is not None:
+            self._setter.set(self._count)
+        if self._split is not None:
+            self._split.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._split is not None:
+            self._split.__exit__(*error)
+        self._setter.set(self._before)  # also after a layer inside has raised
+
+
+class Inside:
+    """Told of each layer inside an RNN; for explorations."""
+
+    def before(self, layer: int, input: "torch.Tensor") -> None: ...
+    def after(self, layer: int, output: "torch.Tensor") -> None: ...
+
+
+class CountedInside:
+    """The counts of the layers inside one call of an RNN."""
+
+    def __init__(self, setter: Setter, counts: list[tuple[int | None, int | None]], seen: Inside | None) -> None:
+        self._setter = setter
+        self._counts = counts
+        self._seen = seen
+        self._before = 0
+        self._follow: Passage | None = None
+
+    def before(self, layer: int, input: "torch.Tensor") -> None:
+        forward, backward = self._counts[layer]
+        if forward is not None:
+            self._before = threads.current().count or self._setter.common
+            self._setter.set(forward)
+        self._follow = Passage(self._setter, backward, (input,)) if backward else None
+        if self._seen is not None:
+            self._seen.before(layer, input)
+
+    def after(self, layer: int, output: "torch.Tensor") -> None:
+        if self._seen is not None:
+            self._seen.after(layer, output)
+        if self._counts[layer][0] is not None:
+            self._setter.set(self._before)
+        if self._follow is not None:
+            self._follow.leave(output)
+
+
+class Passage:
+    """The count of one layer's backward pass: from the node that made its output to the one that made its input."""
+
+    _owner: "Passage | None" = None  # whose count is set: of two that meet at a node, the one that begins
+
+    def __init__(self, setter: Setter, count: int | None, args: tuple[Any, ...]) -> None:
+        self._setter = setter
+        self._count = count
+        self._input = node_of(args)
+
+    def leave(self, result: Any) -> None:
+        output, node = node_of((result,)), self._input
+        self._input = None  # the graph must not live longer for our sake
+        if output is None or output is node or self._count is None:
+            return
+        output.register_prehook(self._begin)
+        if node is not None:
+            node.register_prehook(self._end)
+
+    def _begin(self, gradients: object) -> None:
+        Passage._owner = self
+        self._setter.set(self._count or self._setter.common)
+
+    def _end(self, gradients: object) -> None:
+        if Passage._owner is self:
+            Passage._owner = None
+            self._setter.set(self._setter.common)
+
+
+def shape_of(args: tuple[Any, ...]) -> str:
+    """The dtype and shape of the first argument, `float32 2x24x48`; "" where it is no plain tensor."""
+    import torch
+
+    if args and type(args[0]) is torch.Tensor:
+        tensor = args[0]
+        return f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape))}"
+    return ""
+
+
+def key_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same as a key of a table, made quickly."""
+    import torch
+
+    first = args[0] if args else None
+    return (first.shape, first.dtype) if type(first) is torch.Tensor else ()
+
+
+def engine_ended(setter: Setter) -> None:
+    """After a run of the autograd engine: what had no input node has ended too."""
+    if Passage._owner is not None:
+        Passage._owner = None
+        setter.set(setter.common)

@@ -1,0 +1,273 @@
+"""Exploration: one ordinary run under several conditions in turn, in randomised blocks of steps (a switchback).
+
+1. After some warm-up steps, the costs of changing the thread count are probed in this process, with its OpenMP runtime.
+2. Each round holds every condition once, in random order; a block is a few steps long, its first step belongs to the
+   change. In detail, all layers are recorded in every step of a block, those inside an nn.LSTM too.
+3. Conditions that are slower than the program's own cost time: when the blocks have taken more than the allowed share
+   of the run, plain steps follow until they have not.
+
+The analysis is `tracekit.analysis.exploration`.
+"""
+
+import os
+import random
+from time import perf_counter_ns as clock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tracekit.record.wire import FORWARD, Kind
+
+from .backward import Backward
+from .counted_calls import Inside, key_of, shape_of
+from .governor import cold_ns
+from .operators import is_watched
+from .spool import threads
+from .steps import Steps
+from .thread_counts import Counts, ThreadCounts
+
+if TYPE_CHECKING:
+    import torch
+
+    from .agent import Agent
+
+# Steps that allocate and compile; then steps that tell how long a plain one is.
+_WARM_UP_STEPS = 5
+_PLAIN_STEPS = 5
+# A block has at least so many steps beside the first, and lasts at least so long.
+_STEPS = 3
+_BLOCK_NS = 30_000_000
+_MOST_STEPS = 50
+_PROBES = 7
+_GRAIN = 32_768  # elements that at::parallel_for gives to one thread
+_MOST_SHAPES = 16
+
+
+class Exploration:
+    """Puts the conditions of the session in force, one block after the other."""
+
+    def __init__(self, agent: "Agent", counts: ThreadCounts) -> None:
+        self._agent = agent
+        self._counts = counts
+        explore = agent.session["explore"]
+        self._conditions = [(each["name"], Counts.of(each["settings"])) for each in explore["conditions"]]
+        # Ranks must change together, whatever the clock says.
+        self._in_step = os.environ.get("WORLD_SIZE", "1") != "1"
+        self._random = random.Random(explore["seed"])
+        self._in_detail: bool = explore["in_detail"]
+        self._may_add: float = explore["may_add"]
+        self._backward: Backward | None = None
+        self._shapes: dict[int, set[tuple[Any, ...]]] = {}
+        self._is_off = False
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._steps = 0
+        self._plain: list[int] = []
+        self._last = 0
+        self._queue: list[int] = []
+        self._round = -1
+        self._block: int | None = None  # the condition in force
+        self._left = 0
+        self._number = 0
+        self._tried: set[int] = set()
+        self._began = self._extra = 0
+        self._loop_began = 0
+
+    def install(self) -> None:
+        self._agent.on_step.append(self._step_ended)
+        self._agent.before_exit.append(self._end)
+        if self._in_detail:
+            self._counts.observe = self._see
+            self._agent.runs_inner_layers = True
+        self._counts.on_programs_own = self._programs_own
+        self._counts.is_exploring = True
+
+    def off(self) -> None:
+        self._is_off = True
+
+    # What is run, in the steps of a block.
+
+    def _see(self, module: "torch.nn.Module", name: str, args: tuple[Any, ...]) -> Inside | None:
+        if self._block is None:
+            return None
+        number = self._agent.naming.number(name)
+        seen = self._shapes.setdefault(number, set())
+        key = key_of(args)
+        if key not in seen and len(seen) < _MOST_SHAPES:
+            seen.add(key)
+            now = clock()
+            word = self._agent.spool.intern(f"{name} = {shape_of(args)}")
+            self._agent.spool.write(Kind.SHAPE, word, now, now, number)
+        return _Timed(self._agent, self._backward, name)
+
+    # The schedule.
+
+    def _step_ended(self) -> None:
+        if self._is_off:
+            return
+        try:
+            if self._agent.governor.steps < self._steps:  # better evidence of steps was met: those so far were none
+                self._counts.put_in_force(Counts())
+                self._start_anew()
+            self._go_on()
+        except Exception as error:
+            self._stop("it failed", f"{type(error).__name__}: {error}")
+
+    def _go_on(self) -> None:
+        now = clock()
+        step_ns, self._last = now - self._last, now
+        self._steps += 1
+        if self._steps <= _WARM_UP_STEPS + _PLAIN_STEPS:
+            self._agent.governor.detailed = self._in_detail and self._steps < _WARM_UP_STEPS
+            if self._steps > _WARM_UP_STEPS:
+                self._plain.append(step_ns)
+            if self._steps == _WARM_UP_STEPS + _PLAIN_STEPS:
+                self._begin()
+            return
+        if self._block is None:
+            self._plain.append(step_ns)
+            del self._plain[:-64]
+        self._left -= 1
+        if self._left <= 0:
+            if self._block is not None:
+                self._close(now)
+            self._next()
+        self._agent.governor.detailed = self._in_detail and self._block is not None
+
+    def _begin(self) -> None:
+        import sys
+
+        import torch
+
+        if is_watched(torch):
+            self._stop("the program traces or counts its operations", "none of ours may run among them")
+            return
+        if "torch._dynamo.convert_frame" in sys.modules:
+            self._stop(
+                "the program uses torch.compile",
+                "it takes the thread count when it compiles; compare fresh processes: tracekit study threads",
+            )
+            return
+        steps = self._agent.collectors.get("steps")
+        self._backward = steps.backward if isinstance(steps, Steps) else None
+        own = self._counts.common
+        if all((counts.common or own) != own for _, counts in self._conditions):
+            self._conditions.append((f"threads.intra_op={own}", Counts(own)))
+        self._probe(torch)
+        self._loop_began = self._last = clock()
+        self._next()
+        self._agent.governor.detailed = self._in_detail and self._block is not None
+
+    def _next(self) -> None:
+        """Begin the next block, or plain steps where the blocks have taken more than their share."""
+        elapsed = clock() - self._loop_began
+        step = max(_median(self._plain), 1)
+        if not self._in_step and self._extra > self._may_add * elapsed:
+            self._counts.put_in_force(Counts())
+            self._block = None
+            self._left = max(1, min(round((self._extra / self._may_add - elapsed) / step), _MOST_STEPS))
+            return
+        if not self._queue:
+            self._round += 1
+            self._queue = self._random.sample(range(len(self._conditions)), len(self._conditions))
+        self._block = self._queue.pop(0)
+        steps = _STEPS if self._in_step else max(_STEPS, min(-(-_BLOCK_NS // step), _MOST_STEPS))
+        self._left = steps + 1
+        self._block_steps = self._left
+        self._counts.put_in_force(self._conditions[self._block][1])
+        self._began = clock()
+
+    def _close(self, now: int) -> None:
+        assert self._block is not None
+        is_first, self._number = self._block not in self._tried, self._number + 1
+        self._tried.add(self._block)
+        name = self._agent.spool.intern(self._conditions[self._block][0])
+        self._agent.spool.write(Kind.BLOCK, name, self._began, now, self._number - 1, self._round, 1, int(is_first))
+        self._extra += now - self._began - self._block_steps * _median(self._plain)
+
+    def _end(self) -> None:
+        if self._round < 1 and not self._is_off:
+            self._agent.note_missing(
+                "an exploration of thread counts",
+                f"the program's {self._steps} steps are too few for two rounds of {len(self._conditions)} blocks",
+            )
+
+    def _stop(self, what: str, why: str) -> None:
+        self._is_off = True
+        self._block = None
+        self._counts.put_in_force(Counts())
+        self._agent.note_missing(f"the exploration of thread counts: {what}", why)
+
+    def _programs_own(self, count: int) -> None:
+        """The program sets its count: before the loop that is the count to compare with, later it is left alone."""
+        if self._steps > _WARM_UP_STEPS + _PLAIN_STEPS and not self._is_off:
+            self._stop("the program sets its own thread counts as it runs", f"torch.set_num_threads({int(count)})")
+
+    # The costs of changing the count.
+
+    def _probe(self, torch: ModuleType) -> None:
+        """For each pool of threads and each count: the first parallel region beyond what such regions usually take,
+        after the pool has idled."""
+        counts = sorted({each.common for _, each in self._conditions if each.common} | {self._counts.common})
+        for count in counts:
+            data = torch.ones(_GRAIN * count, dtype=torch.float32, device="cpu")
+            out = torch.empty_like(data)
+
+            def region(data: Any = data, out: Any = out) -> int:
+                began = clock()
+                torch.add(data, 1.0, out=out)
+                return clock() - began
+
+            for pool in counts:
+                costs = []
+                for _ in range(_PROBES):
+                    self._counts.set(pool)
+                    region()
+                    region()
+                    self._counts.set(1)
+                    region()
+                    self._counts.set(count)
+                    first = region()
+                    usual = min(region() for _ in range(3))
+                    costs.append(first - usual)
+                self._write(f"switch {pool}>{count}", max(_median(costs), 0) if count > 1 else 0)
+        self._counts.set(self._counts.common)
+        first, second = counts[0], counts[-1]
+
+        def change() -> None:
+            self._counts.set(first)
+            self._counts.set(second)
+
+        self._write("change", cold_ns(change) // 2)
+        self._counts.set(self._counts.common)
+
+    def _write(self, name: str, cost_ns: int) -> None:
+        now = clock()
+        self._agent.spool.write(Kind.PROBE, self._agent.spool.intern(name), now, now + cost_ns)
+
+
+class _Timed(Inside):
+    """Records the layers inside one call of an RNN."""
+
+    def __init__(self, agent: "Agent", backward: Backward | None, name: str) -> None:
+        self._agent = agent
+        self._backward = backward
+        self._name = name
+        self._start = 0
+        self._follow: Any = None
+
+    def before(self, layer: int, input: "torch.Tensor") -> None:
+        self._follow = self._backward.enter((input,)) if self._backward is not None else None
+        self._start = clock()
+
+    def after(self, layer: int, output: "torch.Tensor") -> None:
+        end = clock()
+        agent, name = self._agent, f"{self._name}.layer{layer}"
+        number, word, depth = agent.naming.number(name), agent.spool.intern(name), threads.current().depth
+        agent.spool.write(Kind.LAYER, word, self._start, end, number, 0, 0, 0, depth, FORWARD)
+        if self._follow is not None:
+            self._follow.leave(output, word, number, depth)
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2] if values else 0

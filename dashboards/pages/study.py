@@ -1,0 +1,96 @@
+"""The parts of the page Threads that show a study: what every condition took, and which are faster."""
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+import dash_mantine_components as dmc
+from dash.development.base_component import Component
+
+from tracekit.analysis.words import shell_line
+from tracekit.dashboards.figures import text
+from tracekit.dashboards.figures.study import blocks_figure
+from tracekit.dashboards.pages.exploration import guidelines_part
+from tracekit.dashboards.pages.page import Cell, Column, View, copyable, graph, link, nothing, page, section, table
+from tracekit.dashboards.pages.settings import recommendations
+from tracekit.study.result import Study
+from tracekit.study.statistics import Comparison
+
+_TITLES = {"threads": "Study of thread counts", "verify": "Verification"}
+# Below so many pairs an interval has no ends.
+_FEWEST_PAIRS = 2
+
+_COLUMNS = [
+    Column("b", "condition"),
+    Column("a", "against"),
+    Column("verdict", "verdict", width=110, help="of the condition on the left"),
+    Column("expected", "saves", "percent", 95, "of a step"),
+    Column("low", "at least", "percent", 100, "the lower end of the interval"),
+    Column("high", "at most", "percent", 100, "the upper end of the interval, at 95 % or more"),
+    Column("pairs", "pairs", "number", 80, "blocks of the same round"),
+    Column("why", "what is missing"),
+]
+
+
+def render_study(view: View, name: str) -> Component:
+    """A study by its name. Raises RunError when there is none."""
+    study, explored = view.library.study(name)
+    return page(
+        _TITLES.get(study.study, "Study"),
+        section("The command", copyable(shell_line(study.command))),
+        _distributions(study),
+        section("Comparisons", *_comparisons(study.comparisons), *(dmc.Text(line, size="sm") for line in words(study))),
+        _recommended(study, f"{view.prefix}threads?{urlencode({'run': explored})}" if explored else None),
+        guidelines_part(study.guidelines),
+        note="Every block is a run of the command in a process of its own; the conditions took turns.",
+    )
+
+
+def words(study: Study) -> list[str]:
+    """The noise floor, and why the study ended, a sentence each."""
+    floor = f"The noise floor is {text.percent(study.floor)}: a condition may seem to save so much over itself."
+    if study.floor >= 1:
+        floor = "The noise floor is not known: that takes at least three rounds."
+    return [floor, f"The study ended: {text.one_line(study.stopped, 300)}."] if study.stopped else [floor]
+
+
+def _distributions(study: Study) -> Component:
+    if not any(study.blocks_ms.get(each.name) for each in study.conditions):
+        return section("Conditions", nothing("No condition was measured."))
+    return section(
+        "Conditions",
+        graph(blocks_figure(study.conditions, study.blocks_ms)),
+        note="a point is a block; diamond: the median and its 95 % interval",
+    )
+
+
+def _comparisons(comparisons: Sequence[Comparison]) -> list[Component]:
+    if not comparisons:
+        return [nothing("Nothing was compared.")]
+    return [table("comparisons", _COLUMNS, [comparison_row(each) for each in comparisons])]
+
+
+def comparison_row(each: Comparison) -> dict[str, Cell]:
+    """A comparison as a row; the interval is left out where there is none."""
+    bounded = each.pairs >= _FEWEST_PAIRS
+    return {
+        "a": text.one_line(each.a),
+        "b": text.one_line(each.b),
+        "verdict": each.verdict,
+        "expected": each.gain.expected if each.pairs else None,
+        "low": each.gain.low if bounded else None,
+        "high": each.gain.high if bounded else None,
+        "pairs": each.pairs,
+        "why": text.one_line(each.why, 200),
+    }
+
+
+def _recommended(study: Study, exploration: str | None) -> Component | None:
+    """What the exploration of the study led to, and where to see it."""
+    lines = recommendations(study.settings)
+    if not lines and study.advice:
+        lines = [nothing(text.one_line(study.advice, 1000))]
+    if exploration:
+        lines.append(link("Times of each layer, in the run that explored", exploration))
+    elif study.explored:
+        lines.append(nothing("The run that explored is not there any more."))
+    return section("Settings that were explored", *lines) if lines else None

@@ -1,0 +1,20 @@
+"""A report's settings as they stand in a settings file."""
+
+from tracekit.analysis.report_schema import Report
+from tracekit.settings.file import Entry
+
+
+def settings_entries(report: Report) -> list[Entry]:
+    """One entry per setting, the layers of a plan each on a line, then what the plan was measured with."""
+    entries = []
+    for setting in report.settings:
+        if isinstance(setting.recommended, dict):
+            counts = sorted(setting.recommended.items())
+            entries += [
+                Entry(f"{setting.name}.{layer}", count, "" if number else setting.why)
+                for number, (layer, count) in enumerate(counts)
+            ]
+        else:
+            entries.append(Entry(setting.name, setting.recommended, setting.why))
+    said = {entry.name for entry in entries}
+    return entries + [Entry(name, value) for name, value in report.holds_for.items() if name not in said]

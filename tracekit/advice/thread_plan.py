@@ -1,0 +1,109 @@
+"""From an exploration to settings: one count, or a count per layer, and what that saves; and guidelines."""
+
+import numpy as np
+
+from tracekit.analysis.exploration import REST, Exploration, explore
+from tracekit.analysis.report_schema import Advice, Gain, Report, Setting
+from tracekit.analysis.steps import find_steps
+from tracekit.analysis.words import shell_line
+from tracekit.models.guidelines import guidelines
+from tracekit.models.switching import Pool, SwitchCosts
+from tracekit.models.thread_plan import ThreadPlan, plan_threads
+from tracekit.record.topology import format_cpu_list
+from tracekit.run.reader import Run
+
+_STEP_NS_TO_MS = 1e6
+
+
+def measured_threads(run: Run, report: Report) -> Advice:
+    """Recommend the thread counts that an exploration measured to be faster; nothing where none is."""
+    found = report.exploration
+    if found is None:
+        return Advice([], "")
+    if found.problem:
+        return Advice([], f"No thread count is recommended: {found.problem}.")
+    measured = explore(run, find_steps(run))
+    assert measured is not None  # the report has it from the same run
+    calls = np.array([max(section.calls, 1.0) for section in measured.sections])
+    costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
+    plan = plan_threads(measured.times, calls, costs, measured.current)
+    for layer, count in zip(found.layers, plan.choice, strict=True):
+        layer.planned = count
+    found.guidelines = guidelines(measured, costs)
+    return _advice(run, report, measured, plan)
+
+
+def _advice(run: Run, report: Report, measured: Exploration, plan: ThreadPlan) -> Advice:
+    common = plan.choice[-1]  # of the rest of the step
+    by_layer: dict[str, dict[str, int]] = {"forward": {}, "backward": {}}
+    for section, count in zip(measured.sections, plan.choice, strict=True):
+        if section.name != REST and count != common:
+            by_layer[section.direction][section.name] = count
+    apply = shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command])
+    basis = _basis(measured)
+    settings = []
+    if common != measured.current:
+        gain, what = plan.gain_of_fixed, f"{common} threads for everything"
+        if any(by_layer.values()):
+            gain, what = plan.gain, f"{common} threads for all but the layers below"
+        settings.append(
+            Setting("threads.intra_op", measured.current, common, _gain(gain), "measured", "numerics",
+                    f"{what}: {_step(measured, plan)}; {basis}", apply)
+        )  # fmt: skip
+    for name, direction in (("threads.layers", "forward"), ("threads.backward", "backward")):
+        if by_layer[direction]:
+            settings.append(
+                Setting(name, measured.current, by_layer[direction], _gain(plan.gain), "model", "numerics",
+                        f"the whole plan saves {_percent(plan.gain)} against {measured.current} threads for"
+                        f" everything, and {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count;"
+                        f" {basis}", apply)
+            )  # fmt: skip
+    if not settings:
+        return Advice([], f"No other thread count is recommended: {_why_none(measured)}; {basis}.")
+    holds_for = _holds_for(run, measured, by_layer, common) if any(by_layer.values()) else {}
+    return Advice(settings, "Confirm it: tracekit verify, with the same run and command.", holds_for)
+
+
+def _holds_for(
+    run: Run, measured: Exploration, by_layer: dict[str, dict[str, int]], common: int
+) -> dict[str, int | str]:
+    """What goes with a plan by layer: the count of everything else, and where it was measured."""
+    manifest = run.manifest
+    holds: dict[str, int | str] = {"threads.intra_op": common}
+    if manifest.torch:
+        holds["threads.measured_on.torch"] = manifest.torch.version
+        holds["threads.measured_on.openmp"] = manifest.torch.openmp
+    holds["threads.measured_on.cpu"] = manifest.cpu.model
+    holds["threads.measured_on.affinity"] = format_cpu_list(manifest.cpu.affinity)
+    holds["threads.measured_on.quota"] = "none" if manifest.cpu.quota is None else f"{manifest.cpu.quota:g}"
+    for layer in {name for layers in by_layer.values() for name in layers}:
+        owner = layer if layer in measured.shapes else layer.rpartition(".")[0]
+        if owner in measured.shapes and "" not in measured.shapes[owner]:
+            holds[f"threads.shapes.{owner}"] = "; ".join(measured.shapes[owner])
+    return holds
+
+
+def _basis(measured: Exploration) -> str:
+    text = f"{measured.rounds} rounds of blocks with {', '.join(map(str, measured.counts))} threads in turn"
+    return text + (f", {measured.disturbed} disturbed blocks left out" if measured.disturbed else "")
+
+
+def _step(measured: Exploration, plan: ThreadPlan) -> str:
+    medians = np.nanmedian(measured.step_ns, axis=0) / _STEP_NS_TO_MS
+    old, new = (medians[measured.counts.index(count)] for count in (measured.current, plan.fixed))
+    return f"a step took {old:.3g} ms with {measured.current} threads and {new:.3g} ms with {plan.fixed}"
+
+
+def _why_none(measured: Exploration) -> str:
+    medians = np.nanmedian(measured.step_ns, axis=0) / _STEP_NS_TO_MS
+    each = ", ".join(f"{time:.3g} ms with {count}" for count, time in zip(measured.counts, medians, strict=True))
+    return f"with {measured.current} threads the program is as fast as it was seen to be (a step took {each})"
+
+
+def _percent(gain: tuple[float, float, float]) -> str:
+    low, expected, high = gain
+    return f"{expected:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _gain(gain: tuple[float, float, float]) -> Gain:
+    return Gain(*(float(value) for value in gain))

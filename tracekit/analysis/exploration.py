@@ -1,0 +1,281 @@
+"""Explorations: what every section of a step took at every thread count, from one run that tried them in turn.
+
+A section is a layer that calls no other, forward or backward; the last section is the rest of the step. Blocks of steps
+ran under one count each (`tracekit.collectors.exploration`); a round holds every count once, in random order, so slow
+changes of the machine meet all counts alike, and rounds are the units over which to resample.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from tracekit.analysis.counters import MACHINE, Increases
+from tracekit.analysis.steps import Steps
+from tracekit.run.reader import Run
+
+REST = "the rest of the step"
+Matrix = NDArray[np.float64]
+
+_CONDITION = re.compile(r"threads\.intra_op=(\d+)")
+_PROBE = re.compile(r"switch (\d+)>(\d+)")
+# Fewer rounds tell no interval; the first of each count is not counted.
+_FEWEST_ROUNDS = 3
+# Tukey's outer fence.
+_FENCE = 3.0
+# The first steps of a run allocate and compile.
+_WARM_UP_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the step that can have a thread count of its own; `direction` is "" for the rest of the step."""
+
+    name: str
+    direction: str
+    calls: float  # a step
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What an exploration measured: R rounds, L sections in the order in which they run, N thread counts.
+
+    `times` [R, L, N] and `step_ns` [R, N] are ns per step, medians over the steps of a block; NaN where a round has no
+    block of a count. `switch` [N, N] ns: the first parallel region with a count after a pool of another size has
+    idled; `change` ns: setting a count. `drift` is the relative change of the steps at the current count from the
+    first third of the run to the last. `problem` says why nothing can be made of it.
+    """
+
+    process: int
+    counts: tuple[int, ...]
+    current: int
+    sections: list[Section]
+    times: Matrix
+    step_ns: Matrix
+    switch: Matrix
+    change: float
+    shapes: dict[str, list[str]]
+    openmp: str
+    blocks: int
+    disturbed: int
+    drift: float | None
+    problem: str | None
+
+    @property
+    def rounds(self) -> int:
+        return len(self.times)
+
+
+def explore(run: Run, steps: Steps) -> Exploration | None:
+    """The exploration of a run; None when it is none."""
+    blocks = run.sql(
+        "SELECT process, name, layer AS number, step AS round, depth AS transition, watched AS is_first, start_ns, "
+        "start_ns + duration_ns AS end_ns FROM spans WHERE kind = 'block' ORDER BY start_ns"
+    )
+    if blocks.empty:
+        return None
+    mine = blocks["process"] == steps.main
+    process = steps.main if steps.main is not None and mine.any() else int(blocks["process"].iloc[0])
+    blocks = blocks[blocks["process"] == process].reset_index(drop=True)
+    blocks["count"] = [int(found[1]) if (found := _CONDITION.fullmatch(name)) else -1 for name in blocks["name"]]
+    counts = tuple(sorted({int(count) for count in blocks["count"] if count > 0}))
+    if not counts:
+        return None
+    torch = run.manifest.torch
+    current = torch.intra_op if torch and torch.intra_op in counts else counts[-1]
+    frame = _steps_of(blocks, steps.of(process))
+    sections, per_step = _sections(run, process, frame)
+    per_step[:, -1] -= _cost_of_detail(frame, steps.of(process), blocks, current)
+    per_step[:, -1] = np.maximum(per_step[:, -1], 0)
+    usable, disturbed = _usable(run, process, blocks)
+    times = _by_round(per_step, frame, blocks, usable, counts)
+    step_ns = _by_round(per_step.sum(axis=1, keepdims=True), frame, blocks, usable, counts)[:, 0, :]
+    switch, change = _costs(run, process, counts)
+    return Exploration(
+        process=process,
+        counts=counts,
+        current=current,
+        sections=sections,
+        times=times,
+        step_ns=step_ns,
+        switch=switch,
+        change=change,
+        shapes=_shapes(run, process),
+        openmp=torch.openmp if torch else "",
+        blocks=len(blocks),
+        disturbed=disturbed,
+        drift=_drift(frame, blocks, current),
+        problem=_problem(times, counts),
+    )
+
+
+def condition_times(run: Run, steps: Steps) -> pd.DataFrame:
+    """The median step of every block of a switchback: `name` (of the condition), `round`, `step_ns`; without the first
+    block of a condition.
+    """
+    blocks = run.sql(
+        "SELECT name, step AS round, depth AS transition, watched AS is_first, start_ns, "
+        "start_ns + duration_ns AS end_ns FROM spans WHERE kind = 'block' AND process = ? ORDER BY start_ns",
+        [steps.main],
+    )
+    frame = _steps_of(blocks, steps.of(steps.main))
+    medians = (frame["end_ns"] - frame["start_ns"]).groupby(frame["block"]).median()
+    found = blocks.loc[medians.index, ["name", "round"]].assign(step_ns=medians.to_numpy())
+    return found[~blocks.loc[medians.index, "is_first"].to_numpy(dtype=bool)].reset_index(drop=True)
+
+
+def _steps_of(blocks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps of the blocks, less those of transition: `block` (its row), `start_ns`, `end_ns`."""
+    starts = steps["start_ns"].to_numpy()
+    ends = starts + steps["duration_ns"].to_numpy()
+    middle = starts + (ends - starts) // 2
+    block = np.searchsorted(blocks["start_ns"].to_numpy(), middle, side="right") - 1
+    inside = (block >= 0) & (middle < blocks["end_ns"].to_numpy()[block])
+    frame = pd.DataFrame({"block": block[inside], "start_ns": starts[inside], "end_ns": ends[inside]})
+    place = frame.groupby("block").cumcount()
+    transition = blocks["transition"].to_numpy()[frame["block"]]
+    return frame[place.to_numpy() >= transition].reset_index(drop=True)
+
+
+def _sections(run: Run, process: int, frame: pd.DataFrame) -> tuple[list[Section], Matrix]:
+    """The sections, and the time of each in each step [S, L]."""
+    whole = (frame["end_ns"] - frame["start_ns"]).to_numpy(dtype=np.float64)
+    rows = run.sql(
+        "SELECT thread, name, direction, start_ns, duration_ns FROM spans WHERE kind = 'layer' AND process = ? "
+        "AND start_ns >= ? AND start_ns < ? ORDER BY thread, direction, start_ns, duration_ns DESC",
+        [process, int(frame["start_ns"].min()) if len(frame) else 0, int(frame["end_ns"].max()) if len(frame) else 0],
+    )
+    rows["step"] = np.searchsorted(frame["start_ns"].to_numpy(), rows["start_ns"].to_numpy(), side="right") - 1
+    middle = rows["start_ns"] + rows["duration_ns"] // 2
+    known = rows["step"] >= 0
+    ends = frame["end_ns"].to_numpy()
+    known &= middle < np.where(known, ends[rows["step"]] if len(ends) else 0, 0)
+    rows = rows[known & ~rows["name"].isin(_callers(rows))]
+    if rows.empty:
+        return [Section(REST, "", 1.0)], whole[:, None]
+    offset = rows["start_ns"].to_numpy() - frame["start_ns"].to_numpy()[rows["step"]]
+    keys = rows.assign(offset=offset).groupby(["name", "direction"], sort=False)
+    order = keys["offset"].median().sort_values().index
+    number = pd.Series(np.arange(len(order)), index=order)
+    section = number.loc[list(zip(rows["name"], rows["direction"], strict=True))].to_numpy()
+    shape = (len(frame), len(order))
+    place = rows["step"].to_numpy() * shape[1] + section
+    times = np.bincount(place, rows["duration_ns"], shape[0] * shape[1]).reshape(shape)
+    calls = np.median(np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape), axis=0)
+    rest = np.maximum(whole - times.sum(axis=1), 0)
+    sections = [Section(name, direction, float(calls[at])) for at, (name, direction) in enumerate(order)]
+    return [*sections, Section(REST, "", 1.0)], np.column_stack([times, rest])
+
+
+def _callers(rows: pd.DataFrame) -> list[str]:
+    """The layers in whose calls others were recorded."""
+    start, end = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["duration_ns"]).to_numpy()
+    same = (rows["thread"].to_numpy()[1:] == rows["thread"].to_numpy()[:-1]) & (
+        rows["direction"].to_numpy()[1:] == rows["direction"].to_numpy()[:-1]
+    )
+    holds = same & (start[1:] < end[:-1])
+    return list(rows["name"].to_numpy()[:-1][holds])
+
+
+def _cost_of_detail(frame: pd.DataFrame, steps: pd.DataFrame, blocks: pd.DataFrame, current: int) -> float:
+    """What recording all layers adds to a step, ns: steps at the current count inside blocks against those outside."""
+    starts = steps["start_ns"].to_numpy()[_WARM_UP_STEPS:]
+    durations = steps["duration_ns"].to_numpy()[_WARM_UP_STEPS:]
+    first = blocks["start_ns"].iloc[0]
+    block = np.searchsorted(blocks["start_ns"].to_numpy(), starts + durations // 2, side="right") - 1
+    outside = (starts + durations < first) | (
+        (block >= 0) & (starts + durations // 2 >= blocks["end_ns"].to_numpy()[block])
+    )
+    # The last step before the first block has the probing of the costs in it.
+    outside &= ~((starts < first) & (starts + durations >= first))
+    at_current = frame["block"].isin(blocks.index[blocks["count"] == current])
+    if outside.sum() < 3 or at_current.sum() < 3:
+        return 0.0
+    inside = (frame["end_ns"] - frame["start_ns"])[at_current]
+    return max(float(inside.median() - np.median(durations[outside])), 0.0)
+
+
+def _usable(run: Run, process: int, blocks: pd.DataFrame) -> tuple[NDArray[np.bool_], int]:
+    """Which blocks count: not the first of a count, nor those that were kept from the CPU far more than others."""
+    starts, ends = blocks["start_ns"].to_numpy(), blocks["end_ns"].to_numpy()
+    increases = Increases(run, ["thread.run_delay_ns", "host.steal_ns"])
+    kept = sum(
+        np.nan_to_num(increases.within(who, name, starts, ends))
+        for who, name in ((process, "thread.run_delay_ns"), (MACHINE, "host.steal_ns"))
+    ) / np.maximum(ends - starts, 1)
+    low, high = np.percentile(kept, [25, 75])
+    disturbed = kept > high + _FENCE * (high - low) if high > low else np.zeros(len(blocks), dtype=bool)
+    usable = ~blocks["is_first"].to_numpy(dtype=bool) & ~disturbed
+    return usable, int(np.count_nonzero(disturbed & ~blocks["is_first"].to_numpy(dtype=bool)))
+
+
+def _by_round(
+    per_step: Matrix, frame: pd.DataFrame, blocks: pd.DataFrame, usable: NDArray[np.bool_], counts: tuple[int, ...]
+) -> Matrix:
+    """Medians over the steps of each block, [R, L, N]."""
+    medians = pd.DataFrame(per_step).groupby(frame["block"].to_numpy()).median()
+    medians = medians[usable[medians.index]]
+    rounds = sorted({int(blocks["round"][block]) for block in medians.index})
+    result = np.full((len(rounds), per_step.shape[1], len(counts)), np.nan)
+    for block, row in zip(medians.index, medians.to_numpy(), strict=True):
+        count = int(blocks["count"][block])
+        if count in counts:
+            result[rounds.index(int(blocks["round"][block])), :, counts.index(count)] = row
+    return result
+
+
+def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, float]:
+    """Low, median and high: the median of some values and its interval by order statistics (distribution-free, from
+    the binomial distribution); of too few values for the level, the range. NaN are left out; of none, NaN.
+    """
+    known = np.sort(values[~np.isnan(values)])
+    if not len(known):
+        return np.nan, np.nan, np.nan
+    below = int(binom.ppf((1 - level) / 2, len(known), 0.5))
+    at = max(below - 1, 0) if binom.cdf(below - 1, len(known), 0.5) <= (1 - level) / 2 else 0
+    return float(known[at]), float(np.median(known)), float(known[-1 - at])
+
+
+def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, float]:
+    rows = run.sql("SELECT name, duration_ns FROM spans WHERE kind = 'probe' AND process = ?", [process])
+    switch, change = np.zeros((len(counts), len(counts))), 0.0
+    for name, cost in zip(rows["name"], rows["duration_ns"], strict=True):
+        found = _PROBE.fullmatch(name)
+        if found and int(found[1]) in counts and int(found[2]) in counts:
+            switch[counts.index(int(found[1])), counts.index(int(found[2]))] = cost
+        elif name == "change":
+            change = float(cost)
+    return switch, change
+
+
+def _shapes(run: Run, process: int) -> dict[str, list[str]]:
+    rows = run.sql("SELECT DISTINCT name FROM spans WHERE kind = 'shape' AND process = ? ORDER BY name", [process])
+    shapes: dict[str, list[str]] = {}
+    for text in rows["name"]:
+        layer, _, shape = text.rpartition(" = ")
+        shapes.setdefault(layer, []).append(shape)
+    return shapes
+
+
+def _drift(frame: pd.DataFrame, blocks: pd.DataFrame, current: int) -> float | None:
+    at_current = frame["block"].isin(blocks.index[blocks["count"] == current])
+    durations = (frame["end_ns"] - frame["start_ns"])[at_current].to_numpy()
+    third = len(durations) // 3
+    if third < 3:
+        return None
+    return float(np.median(durations[-third:]) / np.median(durations[:third]) - 1)
+
+
+def _problem(times: Matrix, counts: tuple[int, ...]) -> str | None:
+    if len(counts) < 2:
+        return "only one thread count was tried"
+    measured = int((~np.isnan(times).any(axis=1)).sum(axis=0).min()) if len(times) else 0
+    if measured < _FEWEST_ROUNDS:
+        return (
+            f"the run was too short: {measured} rounds of blocks, at least {_FEWEST_ROUNDS} are needed;"
+            " let it run more steps"
+        )
+    return None

@@ -1,0 +1,33 @@
+"""`tracekit apply`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from tracekit.errors import TracekitError
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("settings", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def command(settings: Path, command: tuple[str, ...]) -> int:
+    """Run COMMAND unchanged with SETTINGS in force: a settings file, or a run that `analyze` has explained.
+
+    Nothing is recorded. The command gets its own stdin, stdout, stderr and signals; tracekit leaves with its exit code.
+
+    \b
+        tracekit apply tracekit-runs/train-20260721T101500Z-1a2b3c -- python train.py
+        tracekit apply settings.toml -- python train.py
+    """
+    from tracekit.analysis.words import visible
+    from tracekit.cli.locate import settings_of
+    from tracekit.record.applying import run_with
+
+    command = command[1:] if command[:1] == ("--",) else command
+    if not command:
+        raise TracekitError("no command to run; give it after --, as in: tracekit apply RUN -- python train.py")
+    code, lines = run_with(list(command), settings_of(settings))
+    for line in lines:
+        print(f"tracekit: {visible(line)}", file=sys.stderr)
+    return code

@@ -1,0 +1,43 @@
+"""What the commands that run experiments share: their budget, their folder, their progress."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType[float]):
+    """A time such as 90s, 5m, 1.5h; seconds without a unit."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        if not found or not float(found[1]):
+            self.fail(f"{value!r} is no time such as 90s, 5m or 1h", param, ctx)
+        return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+budget_option = click.option(
+    "--budget", type=Duration(), default="5m", show_default=True, help="Time to spend; stops earlier when settled."
+)
+
+
+def narrator(quiet: bool) -> Callable[[str], None]:
+    """Says what is going on, on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: print(f"tracekit: {text}", file=sys.stderr, flush=True)
+
+
+def study_folder(command: list[str]) -> Path:
+    """A new folder among the runs."""
+    from tracekit import config
+    from tracekit.run.folder import new_run_path
+
+    path = new_run_path(command, config.resolve()["runs"].value)
+    return path.with_name(f"study-{path.name}")

@@ -1,0 +1,42 @@
+"""`tracekit study`."""
+
+from pathlib import Path
+
+import click
+
+from tracekit.cli.options import budget_option, narrator, study_folder
+from tracekit.errors import TracekitError
+
+
+@click.group()
+def command() -> None:
+    """Compare settings of one command by experiment: fresh processes, interleaved, with intervals."""
+
+
+@command.command(context_settings={"allow_interspersed_args": False})
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to make (default: one in tracekit-runs).")
+@budget_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, command: tuple[str, ...]) -> None:
+    """Find the thread counts that make COMMAND fastest, and prove it.
+
+    One run explores; then nothing set, each fixed count, a count per layer, and the control (the same interception
+    with one count) are run in turn, until the verdicts are settled or --budget is spent.
+
+    \b
+        tracekit study threads --budget 5m -- python samples/lstm_widths.py
+    """
+    from tracekit.record.launch import find_program
+    from tracekit.record.machine import counts_here
+    from tracekit.study.result import text_of
+    from tracekit.study.threads import study_threads
+
+    if not command:
+        raise TracekitError("no command to study; give it after --, as in: tracekit study threads -- python train.py")
+    find_program(list(command))
+    counts = counts_here()
+    folder = output or study_folder(list(command))
+    study = study_threads(list(command), folder, counts, budget, narrator(quiet))
+    click.echo(study.as_json() if as_json else text_of(study), nl=as_json)

@@ -1,0 +1,1 @@
+"""Frames to predictions, pure: thread plans and the guidelines that can be read off them."""

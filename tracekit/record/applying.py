@@ -1,0 +1,57 @@
+"""Running a command with settings and without a recording: `tracekit apply`."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import TracekitError
+from tracekit.record import signals
+from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
+from tracekit.record.machine import cpus_for, refuse_elsewhere
+from tracekit.record.spools import SpoolFolder
+from tracekit.record.supervisor import Options, write_session
+
+
+def run_with(command: list[str], settings: dict[str, Any]) -> tuple[int, list[str]]:
+    """Run the command with the settings in force; its exit code, and what was not applied, in lines.
+
+    Raises LaunchError when it cannot be started, TracekitError when the settings are for another machine or there is no
+    place for what its processes have to be told; nothing was run then.
+    """
+    find_program(command)
+    refuse_elsewhere(settings)
+    try:
+        spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
+        write_session(spool, Options(command, Path(), settings=settings, profile="off"), {})
+    except OSError as error:
+        raise TracekitError(
+            f"{error.filename or 'temporary folder'}: {error.strerror}; settings reach the program through a file"
+            " there; point TMPDIR at a folder with room"
+        ) from error
+    heard, witness = signals.block(), signals.Witness()
+    try:
+        child = spawn(command, program_environment(spool), heard, cpus_for(settings))
+        status = signals.wait_for(child, heard, witness)
+        return signals.exit_code(status), _not_applied(command, settings, spool)
+    except BaseException:
+        witness.dismiss()
+        raise
+    finally:
+        shutil.rmtree(spool, ignore_errors=True)
+
+
+def _not_applied(command: list[str], settings: dict[str, Any], spool: Path) -> list[str]:
+    folder = SpoolFolder(spool)
+    folder.discover()
+    notes: dict[str, str] = {}
+    reached = False
+    for process in folder.spools.values():
+        status = process.status()
+        reached |= "torch" in status.get("facts", {})
+        notes |= status.get("missing", {})
+        notes |= {f"settings ({name})": f"switched off: {why}" for name, why in status.get("failed", {}).items()}
+    if not reached and set(settings) - {"threads.affinity"}:
+        why = injection_problem(command) or "no Python process below the command imported torch"
+        notes["any setting but the affinity"] = why
+    return [f"not applied: {what}: {why}" for what, why in notes.items()]

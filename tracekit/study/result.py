@@ -1,0 +1,86 @@
+"""What a study found: one JSON object in its folder, which the text and the dashboard show too."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tracekit.analysis.report_schema import Guideline, Setting
+from tracekit.analysis.words import shell_line
+from tracekit.errors import RunError
+from tracekit.run.folder import STUDY_FILE
+from tracekit.study.statistics import Comparison, ConditionSummary
+
+STUDY_VERSION = 1
+
+
+class Study(msgspec.Struct):
+    """A study: its conditions, what each gave, and how they compare. `blocks_ms` has the median step of every block.
+
+    `floor` is the gain that the baseline seems to have over itself. `stopped` says why no more rounds were run.
+    """
+
+    schema: int
+    study: str
+    path: str
+    command: list[str]
+    conditions: list[ConditionSummary]
+    comparisons: list[Comparison]
+    floor: float
+    stopped: str
+    blocks_ms: dict[str, list[float]]
+    settings: list[Setting] = []
+    guidelines: list[Guideline] = []
+    explored: str | None = None  # the run whose exploration the settings come from
+    advice: str = ""
+
+    def save(self, folder: Path) -> None:
+        """Write it into the study's folder. Raises OSError."""
+        scratch = folder / f"{STUDY_FILE}.tmp"
+        try:
+            scratch.write_bytes(self.as_json())
+            os.replace(scratch, folder / STUDY_FILE)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def as_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Study":
+        """Raises RunError when there is none, or one of a newer schema."""
+        file = folder / STUDY_FILE
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=cls)
+        except OSError as error:
+            raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RunError(f"{file}: is not a study of this tracekit ({error})") from error
+        if found.schema > STUDY_VERSION:
+            raise RunError(f"{file}: written by a newer tracekit; upgrade tracekit to open this study")
+        return found
+
+
+def text_of(study: Study) -> str:
+    """The study as lines for a terminal."""
+    width = max((len(each.name) for each in study.conditions), default=0)
+    lines = [f"STUDY  {study.study} of {shell_line(study.command)}", ""]
+    lines += ["  median step by condition, its 95 % interval, blocks"]
+    lines += [
+        f"    {each.name:<{width}}  {each.median_ms:9.4g} ms  [{each.ci[0]:.4g}, {each.ci[1]:.4g}]  in {each.blocks}"
+        for each in study.conditions
+    ]
+    lines += ["", f"  comparisons; the noise floor of this machine is {study.floor:.1%}"]
+    for each in study.comparisons:
+        gain = f"{each.gain.expected:+.1%} [{each.gain.low:+.1%}, {each.gain.high:+.1%}]"
+        why = f" ({each.why})" if each.why else ""
+        lines.append(f"    {each.b} against {each.a}: {each.verdict}, saves {gain}, {each.pairs} pairs{why}")
+    lines += ["", f"  {study.stopped}"]
+    if study.advice:
+        lines += [f"  {study.advice}"]
+    if study.guidelines:
+        lines += ["", f"  guidelines, and the share of {study.guidelines[0].grid} that each beats"]
+        lines += [f"    {each.beats:4.0%}  {each.sentence}" for each in study.guidelines]
+    return (
+        "\n".join([*lines, "", f"next: {shell_line(['tracekit', 'dashboard', str(Path(study.path).parent)])}"]) + "\n"
+    )

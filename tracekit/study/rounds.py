@@ -1,0 +1,91 @@
+"""Rounds of conditions, until the verdicts are settled or the time is up."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tracekit.study.runs import Condition, StudyRuns
+from tracekit.study.statistics import (
+    Comparison,
+    ConditionSummary,
+    compare,
+    is_settled,
+    look_level,
+    noise_floor,
+    rounds,
+    summarise,
+)
+
+AGAIN = " again"  # behind the name of the condition that is run twice in each round: the noise floor
+_FEWEST_ROUNDS = 3
+_MOST_ROUNDS = 40
+# Looks at the results are few: each costs certainty (`statistics.look_level`).
+_ROUNDS_BETWEEN_LOOKS = 4
+
+Pair = tuple[str, str]
+
+
+class Rounds:
+    """The measuring part of a study: conditions in randomised rounds, and the comparisons that are asked for."""
+
+    def __init__(
+        self, runs: StudyRuns, conditions: Sequence[Condition], pairs: Callable[[], list[Pair]], seed: int
+    ) -> None:
+        self._runs = runs
+        self._conditions = {condition.name: condition for condition in conditions}
+        base = conditions[0]
+        self._floor_pair = (base.name, base.name + AGAIN)
+        self._conditions[base.name + AGAIN] = Condition(base.name + AGAIN, base.settings)
+        self._pairs = pairs
+        self._seed = seed
+        self.stopped = ""
+
+    def run(self, deadline: float) -> None:
+        """Measure until all comparisons are settled or the deadline (`time.monotonic`) would be passed."""
+        began = time.monotonic()
+        looks: list[int] = []  # after so many rounds; planned once, so that no look is taken for what it showed
+        for done, order in enumerate(rounds(list(self._conditions), self._seed)):
+            each = (time.monotonic() - began) / done if done else self._runs.usual_seconds() * len(order)
+            if done == _FEWEST_ROUNDS:
+                last = min(_MOST_ROUNDS, int((deadline - began) / each))
+                looks = [*range(_ROUNDS_BETWEEN_LOOKS, last, _ROUNDS_BETWEEN_LOOKS), last]
+            if done in looks:
+                self._level = look_level(looks.index(done) + 1, len(looks))
+                if is_settled(self.comparisons()):
+                    self.stopped = f"every comparison was settled after {done} rounds"
+                    return
+            if time.monotonic() + each > deadline or done == _MOST_ROUNDS:
+                what = "the time was up" if done < _MOST_ROUNDS else "the most that a study takes"
+                self.stopped = f"{what} after {done} rounds"
+                if done < _FEWEST_ROUNDS:
+                    self.stopped += f"; at least {_FEWEST_ROUNDS} are needed to decide anything: give a larger --budget"
+                return
+            self._runs.say(f"round {done + 1}")
+            for name in order:
+                self._runs.measure(self._conditions[name])
+
+    _level = 0.95
+
+    def comparisons(self) -> list[Comparison]:
+        """The comparisons asked for, with what has been measured so far, at the level of the last look."""
+        floor = self.floor()
+        return [compare(a, b, *self._paired(a, b), floor, self._level) for a, b in [*self._pairs(), self._floor_pair]]
+
+    def floor(self) -> float:
+        """The gain that the first condition seems to have over itself."""
+        return noise_floor(*self._paired(*self._floor_pair))
+
+    def summaries(self) -> list[ConditionSummary]:
+        return [summarise(name, self._runs.median_ms.get(name, [])) for name in self._conditions]
+
+    def _paired(self, a: str, b: str) -> tuple[list[float], list[float]]:
+        first, second = (list(self._runs.median_ms.get(name, [])) for name in (a, b))
+        length = max(len(first), len(second))
+        return ([*first, *[math.nan] * (length - len(first))], [*second, *[math.nan] * (length - len(second))])
+
+
+def fastest(runs: StudyRuns, names: Sequence[str]) -> str:
+    """The condition with the shortest median step: of several that are equal, the lucky one, so it is hard to beat."""
+    return min(names, key=lambda name: float(np.median(runs.median_ms.get(name) or [math.inf])))

@@ -1,0 +1,55 @@
+"""Verification: whether what was recommended makes this command faster, in fresh processes."""
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tracekit.settings.file import Entry, write_settings
+from tracekit.study.result import STUDY_VERSION, Study
+from tracekit.study.rounds import Rounds
+from tracekit.study.runs import Condition, StudyRuns
+
+BASELINE, RECOMMENDED = "baseline", "recommended"
+
+
+def verify(
+    command: list[str],
+    folder: Path,
+    settings: dict[str, Any],
+    best_fixed: int | None,
+    budget_s: float,
+    say: Callable[[str], None],
+) -> Study:
+    """Compare the settings with nothing set, and with the best one thread count where that is known and another.
+
+    Raises StudyError when the program fails, has no steps or does not take the settings; RunError when the folder is
+    taken.
+    """
+    deadline = time.monotonic() + budget_s
+    runs = StudyRuns.create(folder, command, say)
+    conditions = [Condition(BASELINE), Condition(RECOMMENDED, settings)]
+    pairs = [(BASELINE, RECOMMENDED)]
+    if best_fixed is not None and settings != {"threads.intra_op": best_fixed}:
+        conditions.append(Condition(f"fixed:{best_fixed}", {"threads.intra_op": best_fixed}))
+        pairs.append((conditions[-1].name, RECOMMENDED))
+    rounds = Rounds(runs, conditions, lambda: pairs, secrets.randbits(32))
+    try:
+        rounds.run(deadline)
+    except KeyboardInterrupt:
+        rounds.stopped = "interrupted"
+    write_settings(folder / "settings.toml", [Entry(name, value) for name, value in settings.items()], "As verified.")
+    study = Study(
+        schema=STUDY_VERSION,
+        study="verify",
+        path=str(folder),
+        command=command,
+        conditions=rounds.summaries(),
+        comparisons=rounds.comparisons(),
+        floor=rounds.floor(),
+        stopped=rounds.stopped,
+        blocks_ms=runs.median_ms,
+    )
+    study.save(folder)
+    return study
