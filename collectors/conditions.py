@@ -29,6 +29,7 @@ class Conditions:
         explores = agent.session.get("explore") is not None
         if explores or Counts.of(agent.session["settings"]).is_by_layer():
             self._counts = ThreadCounts(agent)
+            agent.before_exit.append(self._counts.say_what_was_not_met)
             agent.when_imported("conditions", "torch.nn.modules.module", self._counts.hook_modules)
             agent.when_imported("conditions", "torch.autograd", self._counts.hook_engine)
         if explores and self._counts is not None:

@@ -11,6 +11,7 @@ The analysis is `tracekit.analysis.exploration`.
 
 import os
 import random
+import sys
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,10 @@ class Exploration:
         self._counts = counts
         explore = agent.session["explore"]
         self._conditions = [(each["name"], Counts.of(each["settings"])) for each in explore["conditions"]]
+        siblings = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        if siblings > 1:  # they have their part of the CPUs
+            most = max(len(os.sched_getaffinity(0)) // siblings, 1)
+            self._conditions = [each for each in self._conditions if (each[1].common or 0) <= most]
         # Ranks must change together, whatever the clock says.
         self._in_step = os.environ.get("WORLD_SIZE", "1") != "1"
         self._random = random.Random(explore["seed"])
@@ -135,18 +140,10 @@ class Exploration:
         self._agent.governor.detailed = self._in_detail and self._block is not None
 
     def _begin(self) -> None:
-        import sys
-
         import torch
 
         if is_watched(torch):
             self._stop("the program traces or counts its operations", "none of ours may run among them")
-            return
-        if "torch._dynamo.convert_frame" in sys.modules:
-            self._stop(
-                "the program uses torch.compile",
-                "it takes the thread count when it compiles; compare fresh processes: tracekit study threads",
-            )
             return
         steps = self._agent.collectors.get("steps")
         self._backward = steps.backward if isinstance(steps, Steps) else None
@@ -160,6 +157,12 @@ class Exploration:
 
     def _next(self) -> None:
         """Begin the next block, or plain steps where the blocks have taken more than their share."""
+        if _compiles():
+            self._stop(
+                "the program uses torch.compile",
+                "it takes the thread count when it compiles; compare fresh processes: tracekit study threads",
+            )
+            return
         elapsed = clock() - self._loop_began
         step = max(_median(self._plain), 1)
         if not self._in_step and self._extra > self._may_add * elapsed:
@@ -267,6 +270,12 @@ class _Timed(Inside):
         agent.spool.write(Kind.LAYER, word, self._start, end, number, 0, 0, 0, depth, FORWARD)
         if self._follow is not None:
             self._follow.leave(output, word, number, depth)
+
+
+def _compiles() -> bool:
+    """Whether torch.compile has compiled anything in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"].get("total"))
 
 
 def _median(values: list[int]) -> int:

@@ -74,6 +74,7 @@ class ThreadCounts:
         self._counts = Counts()
         self._planned: dict[int, Planned | None] = {}
         self._split = SplitRNN()
+        self._met: set[str] = set()  # the names of the modules that were called, and of layers inside them
         self._own = 0  # the program's own count
         self._set: Callable[[int], None] = lambda count: None
         self.is_exploring = False
@@ -109,6 +110,16 @@ class ThreadCounts:
         self.observe = None
         self._split.off()
         self._patches.undo()
+
+    def say_what_was_not_met(self) -> None:
+        """At the end: layers of the plan that no call came through are not what the plan was made for."""
+        if not self._planned:
+            return  # no module was called in this process
+        for name in sorted({*self._counts.forward, *self._counts.backward} - self._met):
+            self._agent.note_missing(
+                f"the thread plan for {name}",
+                "no call of it was seen: another model, or inside a torch.compile region, which takes one count",
+            )
 
     def put_in_force(self, counts: Counts) -> None:
         """Run with these counts from now on; called between steps, by the thread that runs them."""
@@ -220,6 +231,7 @@ class ThreadCounts:
         naming = self._agent.naming
         layer = naming.known.get(id(module)) or naming.meet(module, 0)
         planned = self._plan_for(module, layer.name) if layer.number != LEFT_ALONE else None
+        self._met.add(layer.name)
         self._planned[id(module)] = planned
         return planned
 
@@ -230,6 +242,7 @@ class ThreadCounts:
         if can_split(module):
             layers = cast("torch.nn.RNNBase", module).num_layers
             names = [f"{name}.layer{number}" for number in range(layers)]
+            self._met.update(names)
             inner = [(counts.forward.get(each), counts.backward.get(each)) for each in names]
             if self.observe is None and not any(any(pair) for pair in inner):
                 inner = None

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tracekit.analysis.exploration import REST, Exploration, explore
-from tracekit.analysis.report_schema import Advice, Gain, Report, Setting
+from tracekit.analysis.report_schema import Advice, Gain, LayerThreadTimes, Report, Setting
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.guidelines import guidelines
@@ -13,6 +13,9 @@ from tracekit.record.topology import format_cpu_list
 from tracekit.run.reader import Run
 
 _STEP_NS_TO_MS = 1e6
+# Applying a plan may itself take 1 % of a step (`benchmarks/threads.py`: the control), and fresh processes differ by as
+# much: what saves less can neither be told from it nor be verified.
+_LEAST_GAIN = 0.01
 
 
 def measured_threads(run: Run, report: Report) -> Advice:
@@ -27,16 +30,18 @@ def measured_threads(run: Run, report: Report) -> Advice:
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
     plan = plan_threads(measured.times, calls, costs, measured.current)
-    for layer, count in zip(found.layers, plan.choice, strict=True):
-        layer.planned = count
     found.guidelines = guidelines(measured, costs)
-    return _advice(run, report, measured, plan)
+    return _advice(run, report, found.layers, measured, plan)
 
 
-def _advice(run: Run, report: Report, measured: Exploration, plan: ThreadPlan) -> Advice:
-    common = plan.choice[-1]  # of the rest of the step
+def _advice(
+    run: Run, report: Report, report_layers: list[LayerThreadTimes], measured: Exploration, plan: ThreadPlan
+) -> Advice:
+    choice = _worthwhile(plan, measured)
+    common = choice[-1]  # of the rest of the step
     by_layer: dict[str, dict[str, int]] = {"forward": {}, "backward": {}}
-    for section, count in zip(measured.sections, plan.choice, strict=True):
+    for layer, section, count in zip(report_layers, measured.sections, choice, strict=True):
+        layer.planned = count
         if section.name != REST and count != common:
             by_layer[section.direction][section.name] = count
     apply = shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command])
@@ -59,7 +64,7 @@ def _advice(run: Run, report: Report, measured: Exploration, plan: ThreadPlan) -
                         f" {basis}", apply)
             )  # fmt: skip
     if not settings:
-        return Advice([], f"No other thread count is recommended: {_why_none(measured)}; {basis}.")
+        return Advice([], f"No other thread count is recommended: {_why_none(measured, plan)}; {basis}.")
     holds_for = _holds_for(run, measured, by_layer, common) if any(by_layer.values()) else {}
     return Advice(settings, "Confirm it: tracekit verify, with the same run and command.", holds_for)
 
@@ -94,9 +99,22 @@ def _step(measured: Exploration, plan: ThreadPlan) -> str:
     return f"a step took {old:.3g} ms with {measured.current} threads and {new:.3g} ms with {plan.fixed}"
 
 
-def _why_none(measured: Exploration) -> str:
+def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[int, ...]:
+    """The plan's counts, or one count for everything where the plan gains too little over it."""
+    if plan.gain_over_fixed[1] >= _LEAST_GAIN and plan.gain[1] >= _LEAST_GAIN:
+        return plan.choice
+    count = plan.fixed if plan.gain_of_fixed[1] >= _LEAST_GAIN else measured.current
+    return (count,) * len(plan.choice)
+
+
+def _why_none(measured: Exploration, plan: ThreadPlan) -> str:
     medians = np.nanmedian(measured.step_ns, axis=0) / _STEP_NS_TO_MS
     each = ", ".join(f"{time:.3g} ms with {count}" for count, time in zip(measured.counts, medians, strict=True))
+    if plan.gain[1] > 0:
+        return (
+            f"the best plan would save {_percent(plan.gain)}, and less than {_LEAST_GAIN:.0%} cannot be told from what"
+            f" applying it costs (a step took {each})"
+        )
     return f"with {measured.current} threads the program is as fast as it was seen to be (a step took {each})"
 
 

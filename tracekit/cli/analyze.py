@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
 def command(run: Path | None, as_json: bool) -> None:
-    """Explain where the time of RUN goes and recommend settings (default: the newest run).
+    """Explain where the time of RUN goes and recommend settings (default: the newest run). RUN may be a study.
 
     Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited
     stays as it is.
@@ -28,9 +28,15 @@ def command(run: Path | None, as_json: bool) -> None:
     from tracekit.analysis.report import report_json
     from tracekit.analysis.text import text_report
     from tracekit.cli.locate import locate
+    from tracekit.run.folder import is_study
     from tracekit.run.reader import open_run
+    from tracekit.study.result import Study, text_of
 
     path = locate(run)
+    if is_study(path):
+        study = Study.load(path)
+        click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
+        return
     _salvage(path)
     report = analyze(open_run(path))
     as_text = report_json(report)

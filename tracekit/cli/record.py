@@ -70,7 +70,7 @@ def command(
             command=list(command),
             output=output or new_run_path(list(command), options["runs"]),
             force=force,
-            condition=condition or ("explore" if explore else _condition(settings_file, threads, interop)),
+            condition=condition or ("explore" if explore else _condition(settings, settings_file is not None)),
             settings=settings,
             overhead=EXPLORING_OVERHEAD if explore else options["overhead"] / 100,
             profile="off" if explore else options["profile"],
@@ -100,10 +100,12 @@ def _settings(file: Path | None, threads: int | None, interop: int | None) -> di
     return settings
 
 
-def _condition(file: Path | None, threads: int | None, interop: int | None) -> str:
-    if file is not None:
+def _condition(settings: dict[str, Any], from_file: bool) -> str:
+    if any(name.startswith(("threads.layers.", "threads.backward.")) for name in settings):
+        return "dynamic"
+    if from_file:
         return "settings"
-    return "fixed" if threads is not None or interop is not None else "baseline"
+    return "fixed" if settings else "baseline"
 
 
 def _summary(outcome: "Outcome") -> None:

@@ -1,0 +1,274 @@
+"""Exploring, planning, applying, studying and verifying thread counts, with programs whose truth is planted."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, plain
+
+from tracekit.run.reader import open_run
+
+PLANTED = [sys.executable, str(PROGRAMS / "planted_threads.py")]
+SAMPLES = Path(__file__).parents[2] / "samples"
+TWO_THREADS = ENVIRONMENT | {"OMP_NUM_THREADS": "2"}
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: there is no count to choose")
+
+
+def run(*words: str, environment: dict[str, str] = TWO_THREADS) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(words), capture_output=True, text=True, env=environment, timeout=280)
+
+
+def tracekit(*words: str) -> subprocess.CompletedProcess[str]:
+    return run(*TRACEKIT, *words)
+
+
+@pytest.fixture(scope="module")
+def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that explored the planted program, with what `analyze` made of it."""
+    path = tmp_path_factory.mktemp("explored") / "run"
+    recorded = tracekit("record", "-q", "--explore", "threads", "-o", str(path), "--", *PLANTED, "220")
+    assert recorded.returncode == 0, recorded.stderr
+    analyzed = tracekit("analyze", "--json", str(path))
+    assert analyzed.returncode == 0, analyzed.stderr
+    return path
+
+
+def report(path: Path) -> dict[str, object]:
+    return dict(json.loads((path / "findings.json").read_text()))
+
+
+def test_planted_times_are_found(explored: Path) -> None:
+    found = {
+        each["layer"]: {count: round(time["expected"], 1) for count, time in each["times"].items()}
+        for each in report(explored)["exploration"]["layers"]  # type: ignore[index]
+    }
+    for layer, times in {"first": (2, 3), "second": (5, 2.5), "third": (1, 1)}.items():
+        assert found[layer]["1"] == pytest.approx(times[0], rel=0.1)
+        assert found[layer]["2"] == pytest.approx(times[1], rel=0.1)
+
+
+def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
+    """Of 6.5 ms with two threads the plan takes 5.5, whatever the third layer, which does not care, runs with."""
+    settings = {each["name"]: each for each in report(explored)["settings"]}  # type: ignore[attr-defined]
+    common = settings.get("threads.intra_op", {}).get("recommended", 2)
+    plan = settings["threads.layers"]["recommended"]
+    assert (plan.get("first", common), plan.get("second", common)) == (1, 2)
+    gain = settings["threads.layers"]["gain"]
+    assert gain["low"] <= 1 / 6.5 + 0.02 and gain["high"] >= 1 / 6.5 - 0.02
+    assert gain["expected"] == pytest.approx(1 / 6.5, abs=0.03)
+
+
+def test_the_plan_is_applied_to_each_call_and_to_nothing_else(explored: Path) -> None:
+    applied = tracekit("apply", str(explored), "--", *PLANTED, "20")
+
+    assert (applied.returncode, applied.stderr) == (0, "")
+    seen = ast.literal_eval(applied.stdout)
+    common = next(iter(seen["outside"]))
+    assert (seen["first"], seen["second"]) == ({1: 20}, {2: 20})
+    assert seen["outside"] == {common: 20}
+
+
+def test_a_recorded_plan_says_its_condition(explored: Path, tmp_path: Path) -> None:
+    recorded = tracekit(
+        "record", "-q", "-o", str(tmp_path / "run"), "--settings", str(explored / "settings.toml"), "--", *PLANTED, "20"
+    )
+    assert recorded.returncode == 0, recorded.stderr
+    manifest = open_run(tmp_path / "run").manifest
+    assert manifest.condition == "dynamic"
+    assert not [note for note in manifest.missing if note.what.startswith("the thread plan")]
+
+
+@pytest.mark.parametrize("fact", ["cpu", "affinity", "quota"])
+def test_a_plan_from_another_machine_is_refused_before_anything_runs(explored: Path, tmp_path: Path, fact: str) -> None:
+    lines = (explored / "settings.toml").read_text().splitlines()
+    changed = [f'{fact} = "elsewhere"' if line.startswith(f"{fact} = ") else line for line in lines]
+    (tmp_path / "settings.toml").write_text("\n".join(changed))
+
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", *PLANTED, "5")
+
+    assert (applied.returncode, applied.stdout) == (2, "")
+    assert "'elsewhere'" in applied.stderr and "measure again" in applied.stderr
+    assert len(applied.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("fact", ["torch", "openmp"])
+def test_a_plan_from_another_torch_is_not_applied_and_that_is_said(explored: Path, tmp_path: Path, fact: str) -> None:
+    lines = (explored / "settings.toml").read_text().splitlines()
+    changed = [f'{fact} = "elsewhere"' if line.startswith(f"{fact} = ") else line for line in lines]
+    (tmp_path / "settings.toml").write_text("\n".join(changed))
+
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", *PLANTED, "5")
+
+    assert applied.returncode == 0
+    assert ast.literal_eval(applied.stdout)["first"] == {2: 5}
+    assert "not applied: the thread plan: it was measured with" in applied.stderr
+
+
+def test_a_plan_for_other_inputs_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(
+        '[threads]\nintra_op = 2\n[threads.layers]\nfirst = 1\nthird = 1\n[threads.shapes]\nfirst = "float32 9x9"\n'
+    )
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", *PLANTED, "5")
+    seen = ast.literal_eval(applied.stdout)
+    assert (seen["first"], seen["third"]) == ({2: 5}, {1: 5})
+    assert "measured with float32 9x9 and is not applied to float32 2x3" in applied.stderr
+
+
+def test_a_plan_for_layers_that_are_not_there_says_so(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 2\n[threads.layers]\nnobody = 1\n")
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", *PLANTED, "5")
+    assert applied.returncode == 0
+    assert "the thread plan for nobody: no call of it was seen" in applied.stderr
+
+
+def test_apply_leaves_with_the_programs_code_and_output(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 1\n")
+    program = "import sys, torch; print(torch.get_num_threads()); sys.exit(3)"
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program)
+    assert (applied.returncode, applied.stdout, applied.stderr) == (3, "1\n", "")
+
+
+def test_a_program_that_sets_its_threads_has_the_last_word(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text('[threads]\nintra_op = 2\n[threads.layers]\n"0" = 2\n')
+    program = (
+        "import torch; torch.set_num_threads(1); m = torch.nn.Sequential(torch.nn.Linear(2, 2)); m(torch.ones(1, 2));"
+        " print(torch.get_num_threads())"
+    )
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program)
+    assert applied.stdout == "1\n"
+    assert "the program itself called torch.set_num_threads(1)" in applied.stderr
+
+
+TRAINING = """
+import hashlib, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential()
+rnn = torch.nn.{kind}(12, 16, num_layers=3, bidirectional=True, dropout=0.2)
+head = torch.nn.Linear(32, 4)
+parameters = [*rnn.parameters(), *head.parameters()]
+optimizer = torch.optim.Adam(parameters)
+for step in range(30):
+    loss = head(rnn(torch.randn(7, 5, 12))[0]).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in parameters)).hexdigest())
+print(torch.get_num_threads(), torch.rand(1).item())
+"""
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_exploring_and_applying_leave_a_training_bit_identical(kind: str, tmp_path: Path) -> None:
+    """Layers inside one nn.LSTM one by one, forward and backward counts: on tensors this small no sum is divided."""
+    program = [sys.executable, "-c", TRAINING.format(kind=kind)]
+    name = kind
+    (tmp_path / "settings.toml").write_text(
+        f"[threads]\nintra_op = 2\n[threads.layers]\n{name}.layer0 = 1\n{name}.layer2 = 1\nLinear = 1\n"
+        f"[threads.backward]\n{name}.layer1 = 1\nLinear = 1\n".replace(f"{name}.layer", f'"{name}.layer')
+        .replace("layer0 =", 'layer0" =').replace("layer1 =", 'layer1" =').replace("layer2 =", 'layer2" =')
+    )  # fmt: skip
+    without = run(*program)
+    explored = tracekit("record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *program)
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", *program)
+
+    assert explored.stdout == without.stdout, explored.stderr
+    assert (applied.stdout, applied.stderr) == (without.stdout, "")
+    names = set(open_run(tmp_path / "run").sql("SELECT DISTINCT name FROM spans WHERE kind = 'layer'")["name"])
+    assert {f"{name}.layer{number}" for number in range(3)} <= names
+
+
+def test_a_run_that_is_too_short_recommends_nothing_and_says_why(tmp_path: Path) -> None:
+    tracekit("record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "25")
+    analyzed = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    assert analyzed["settings"] == []
+    assert "too short" in analyzed["advice"]
+
+
+def test_one_cpu_leaves_nothing_to_explore(tmp_path: Path) -> None:
+    one = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+    refused = run(*one, *TRACEKIT, "record", "--explore", "threads", "-o", str(tmp_path / "run"), "--", "true")
+    assert refused.returncode == 2 and "only one CPU" in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_compiled_program_is_not_explored(tmp_path: Path) -> None:
+    program = (
+        "import torch; m = torch.compile(torch.nn.Linear(4, 4), backend='eager')\n"
+        "for _ in range(60): m(torch.ones(2, 4))"
+    )
+    recorded = tracekit(
+        "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", program
+    )
+    assert recorded.returncode == 0, recorded.stderr
+    [note] = [note for note in open_run(tmp_path / "run").missing if "torch.compile" in note.what]
+    assert "tracekit study threads" in note.why
+
+
+def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
+    """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""
+    studied = tracekit(
+        "study", "threads", "--budget", "75s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "220"
+    )
+    assert studied.returncode == 0, studied.stderr
+    study = json.loads(studied.stdout)
+    compared = {(each["a"], each["b"]): each for each in study["comparisons"]}
+    medians = {each["name"]: each["median_ms"] for each in study["conditions"]}
+    assert medians["fixed:1"] == pytest.approx(8, rel=0.1) and medians["dynamic"] == pytest.approx(5.5, rel=0.1)
+    gain = compared["fixed:2", "dynamic"]["gain"]
+    assert gain["low"] <= 1 / 6.5 <= gain["high"] or gain["expected"] == pytest.approx(1 / 6.5, abs=0.02)
+    assert compared["fixed:2", "dynamic"]["verdict"] == "faster"
+    assert compared["fixed:2", "dynamic-null"]["verdict"] in ("same", "undecided")
+    assert (tmp_path / "study" / "settings.toml").exists()
+    assert json.loads(tracekit("analyze", "--json", str(tmp_path / "study")).stdout) == study
+
+
+def test_verify_requires_what_it_is_asked_to(explored: Path, tmp_path: Path) -> None:
+    (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
+    verified = tracekit(
+        "verify", "--require", "faster", "--budget", "60s", "--json", "-o", str(tmp_path / "study"),
+        str(tmp_path / "worse.toml"), "--", *PLANTED, "40",
+    )  # fmt: skip
+    assert verified.returncode == 1, verified.stderr
+    assert json.loads(verified.stdout)["comparisons"][0]["verdict"] in ("slower", "undecided")
+
+
+def test_a_budget_that_is_too_small_is_undecided(explored: Path, tmp_path: Path) -> None:
+    verified = tracekit(
+        "verify", "--budget", "1s", "--json", "-o", str(tmp_path / "study"), str(explored), "--", *PLANTED, "20"
+    )
+    found = json.loads(verified.stdout)
+    assert {each["verdict"] for each in found["comparisons"]} == {"undecided"}
+    assert "larger --budget" in found["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("raise SystemExit(3)", "exit code 3"), ("import torch", "0 steps were seen")]
+)
+def test_a_program_that_fails_or_has_no_steps_ends_a_study_with_one_line(
+    program: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 1\n")
+    verified = tracekit(
+        "verify", "-o", str(tmp_path / "study"), str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program
+    )
+    assert verified.returncode == 2
+    assert words in verified.stderr and len(verified.stderr.splitlines()) == 1
+
+
+def test_missing_commands_and_settings_end_with_a_line(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "one.toml").write_text("[threads]\nintra_op = 1\n")
+    for words in (
+        ["apply", str(tmp_path / "one.toml")],
+        ["apply", str(tmp_path / "empty.toml"), "--", "true"],
+        ["apply", str(tmp_path / "nothing"), "--", "true"],
+        ["verify", str(tmp_path / "one.toml"), "--"],
+        ["study", "threads"],
+        ["record", "--explore", "threads", "--threads", "1", "--", "true"],
+    ):
+        done = plain([*TRACEKIT, *words])
+        assert done.returncode == 2, words
+        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("tracekit: "), done.stderr

@@ -1,0 +1,180 @@
+"""Explorations on tapes: planted times per thread count are found, and turned into the advice that they call for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic import MS, Tape, make_manifest, make_run
+
+from tracekit.advice import analyze
+from tracekit.advice.entries import settings_entries
+from tracekit.analysis.exploration import REST, Exploration, condition_times, explore, median_interval
+from tracekit.analysis.report_schema import Report
+from tracekit.analysis.steps import find_steps
+from tracekit.run.reader import open_run
+from tracekit.settings.file import load_settings, write_settings
+
+COUNTS = (1, 2)
+STEPS = 4  # of a block, the first of transition
+Times = dict[str, dict[int, float]]  # ms by layer and count
+
+NARROW_AND_WIDE: Times = {"narrow": {1: 2.0, 2: 3.0}, "wide": {1: 6.0, 2: 3.0}}
+
+
+def one_step(tape: Tape, times: Times, count: int, factor: float = 1.0) -> None:
+    with tape.layer("Model"):
+        for layer, by_count in times.items():
+            tape.call(layer, by_count[count] * factor)
+        tape.gap(0.5)
+
+
+def explored(
+    path: Path, times: Times, rounds: int = 12, noise: float = 0.01, disturbed: int = -1, drift: float = 0.0
+) -> Path:
+    """A run that tried both counts in turn: its first round is not counted. `disturbed`: a block of waiting."""
+    tape, rng = Tape(), np.random.default_rng(5)
+    tape.gap(100)
+    for _ in range(10):
+        one_step(tape, times, 2)
+    number = 0
+    for round_ in range(rounds + 1):
+        for count in rng.permutation(COUNTS):
+            start = tape.now
+            factor = (1 + noise * rng.standard_normal()) * (1 + drift * round_ / rounds)
+            factor *= 5 if number == disturbed else 1
+            for _ in range(STEPS):
+                one_step(tape, times, int(count), factor)
+            waited = (tape.now - start) / MS * (0.8 if number == disturbed else 0.001 + 0.001 * rng.random())
+            tape.counter("thread.run_delay_ns", round(waited * MS), start / MS, (tape.now - start) / MS, thread=1)
+            tape.add(
+                "spans", start, tape.now, kind="block", name=f"threads.intra_op={count}", layer=number, step=round_,
+                depth=1, watched=round_ == 0,
+            )  # fmt: skip
+            number += 1
+    for name, cost in (("switch 1>2", 20_000), ("switch 2>2", 15_000), ("change", 2_000)):
+        tape.add("spans", 0, cost, kind="probe", name=name)
+    tape.add("spans", 0, 0, kind="shape", name="narrow = float32 2x8", layer=1)
+    return make_run(path, [tape], manifest=make_manifest(cpus=2, physical_cores=2, intra_op=2))
+
+
+def found(path: Path) -> Exploration:
+    run = open_run(path)
+    exploration = explore(run, find_steps(run))
+    assert exploration is not None
+    return exploration
+
+
+def advised(path: Path) -> tuple[dict[str, object], Report]:
+    report = analyze(open_run(path))
+    return {entry.name: entry.value for entry in settings_entries(report)}, report
+
+
+def test_planted_times_are_found_layer_by_layer(tmp_path: Path) -> None:
+    exploration = found(explored(tmp_path / "run", NARROW_AND_WIDE, noise=0.0))
+
+    assert (exploration.counts, exploration.current, exploration.rounds) == (COUNTS, 2, 12)
+    assert [section.name for section in exploration.sections] == ["narrow", "wide", REST]
+    medians = np.nanmedian(exploration.times, axis=0) / MS
+    assert medians == pytest.approx(np.array([[2, 3], [6, 3], [0.5, 0.5]]))
+    assert exploration.switch[0, 1] == 20_000 and exploration.change == 2_000
+    assert exploration.shapes == {"narrow": ["float32 2x8"]}
+    assert exploration.problem is None
+
+
+def test_a_run_without_blocks_is_no_exploration(tmp_path: Path) -> None:
+    tape = Tape()
+    one_step(tape, NARROW_AND_WIDE, 1)
+    run = open_run(make_run(tmp_path / "run", [tape]))
+    assert explore(run, find_steps(run)) is None
+
+
+def test_a_block_that_was_kept_from_the_cpu_is_left_out(tmp_path: Path) -> None:
+    exploration = found(explored(tmp_path / "run", NARROW_AND_WIDE, disturbed=7))
+    assert exploration.disturbed == 1
+    assert np.nanmax(exploration.step_ns) < 1.2 * 8.5 * MS
+
+
+def test_drift_is_told(tmp_path: Path) -> None:
+    exploration = found(explored(tmp_path / "run", NARROW_AND_WIDE, drift=0.5))
+    assert exploration.drift == pytest.approx(0.31, abs=0.1)
+
+
+def test_the_plan_of_planted_times_is_advised_with_its_gain(tmp_path: Path) -> None:
+    """GIVEN 6.5 ms at 2 threads and 5.5 with a plan THEN that plan, a gain of 1/6.5, and a file that loads again."""
+    settings, report = advised(explored(tmp_path / "run", NARROW_AND_WIDE))
+
+    common = settings["threads.intra_op"]
+    assert settings.get("threads.layers.narrow", common) == 1
+    assert settings.get("threads.layers.wide", common) == 2
+    [plan] = [each for each in report.settings if each.name == "threads.layers"]
+    assert plan.gain.low <= plan.gain.expected <= plan.gain.high
+    assert plan.gain.expected == pytest.approx(1 / 6.5, abs=0.02)
+    assert settings["threads.measured_on.cpu"] == "synthetic"
+    file = tmp_path / "settings.toml"
+    write_settings(file, settings_entries(report), report.advice)
+    assert load_settings(file) == settings
+
+
+def test_one_count_is_advised_where_all_layers_want_it(tmp_path: Path) -> None:
+    narrow = {"first": {1: 2.0, 2: 3.0}, "second": {1: 1.0, 2: 1.2}}
+    settings, report = advised(explored(tmp_path / "run", narrow))
+    assert settings == {"threads.intra_op": 1}
+    assert report.settings[0].basis == "measured"
+    assert report.settings[0].gain.expected == pytest.approx(1.2 / 4.7, abs=0.03)
+
+
+def test_nothing_is_advised_where_nothing_helps(tmp_path: Path) -> None:
+    same = {"first": {1: 2.0, 2: 2.0}, "second": {1: 6.0, 2: 3.0}}
+    settings, report = advised(explored(tmp_path / "run", same))
+    assert settings == {}
+    assert "as fast as it was seen to be" in report.advice
+
+
+def test_a_gain_below_the_cost_of_switching_is_not_advised(tmp_path: Path) -> None:
+    settings, _ = advised(
+        explored(tmp_path / "run", {"first": {1: 0.050, 2: 0.055}, "second": {1: 6.0, 2: 3.0}}, noise=0.0)
+    )
+    assert settings == {}
+
+
+def test_too_few_rounds_say_so(tmp_path: Path) -> None:
+    settings, report = advised(explored(tmp_path / "run", NARROW_AND_WIDE, rounds=2))
+    assert settings == {}
+    assert report.advice.startswith("No thread count is recommended: the run was too short: 2 rounds")
+
+
+def test_every_layer_has_a_finding_with_its_times(tmp_path: Path) -> None:
+    _, report = advised(explored(tmp_path / "run", NARROW_AND_WIDE, noise=0.0))
+    evidence = {each.evidence["layer"]: each.evidence for each in report.findings if each.id == "threads.layer_times"}
+    assert evidence["narrow"]["times"] == pytest.approx({"1": 2.0, "2": 3.0})
+    assert set(evidence) == {"narrow", "wide", REST}
+
+
+def test_guidelines_are_judged_against_all_configurations(tmp_path: Path) -> None:
+    _, report = advised(explored(tmp_path / "run", NARROW_AND_WIDE, noise=0.0))
+    assert report.exploration is not None
+    beats = {guideline.sentence: guideline.beats for guideline in report.exploration.guidelines}
+    grid = report.exploration.guidelines[0]
+    assert grid.configurations == 8 and "3 groups" in grid.grid
+    assert beats["Give every layer the count that is best for it alone."] == max(beats.values())
+    assert beats["Run everything with 1 thread."] < beats["Run everything with 2 threads."] < max(beats.values())
+
+
+def test_blocks_of_any_condition_give_their_median_step(tmp_path: Path) -> None:
+    run = open_run(explored(tmp_path / "run", NARROW_AND_WIDE, noise=0.0))
+    table = condition_times(run, find_steps(run))
+    assert table.groupby("name")["step_ns"].median().to_dict() == pytest.approx(
+        {"threads.intra_op=1": 8.5 * MS, "threads.intra_op=2": 6.5 * MS}
+    )
+    assert len(table) == 24
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 20, 61])
+def test_the_interval_of_a_median_holds_it(count: int) -> None:
+    rng = np.random.default_rng(count)
+    inside = 0
+    for _ in range(300):
+        low, middle, high = median_interval(rng.exponential(size=count))
+        assert low <= middle <= high
+        inside += low <= np.log(2) <= high
+    assert count < 6 or inside / 300 > 0.92  # of fewer values the range is all there is

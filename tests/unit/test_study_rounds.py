@@ -1,0 +1,77 @@
+"""The rounds of a study, on conditions whose times are drawn: when it stops, and what it says then."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tracekit.study import rounds as module
+from tracekit.study.rounds import AGAIN, Rounds, fastest
+from tracekit.study.runs import Condition, StudyRuns
+
+
+class Drawn(StudyRuns):
+    """Takes no runs: each block is drawn, and a second passes on the clock."""
+
+    def __init__(self, times: dict[str, float], noise: float, seed: int, pass_time: Callable[[float], None]) -> None:
+        super().__init__(Path(), [], lambda text: None)
+        self._times, self._noise, self._rng, self._pass = times, noise, np.random.default_rng(seed), pass_time
+
+    def measure(self, condition: Condition) -> float:
+        self._pass(1.0)
+        time_ms = self._times[condition.name.removesuffix(AGAIN)] * float(np.exp(self._noise * self._rng.normal()))
+        self.median_ms.setdefault(condition.name, []).append(time_ms)
+        self.seconds.append(1.0)
+        return time_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def study(
+    times: dict[str, float], clock: list[float], noise: float = 0.01, seed: int = 0, budget: float = 200
+) -> tuple[Rounds, Drawn]:
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Drawn(times, noise, seed, pass_time)
+    names = list(times)
+    made = Rounds(runs, [Condition(name) for name in names], lambda: [(names[0], name) for name in names[1:]], seed)
+    made.run(clock[0] + budget)
+    return made, runs
+
+
+def test_a_clear_gain_is_settled_early(clock: list[float]) -> None:
+    made, runs = study({"a": 10.0, "b": 8.0}, clock)
+    assert made.stopped.startswith("every comparison was settled after")
+    assert clock[0] < 200
+    verdicts = {(each.a, each.b): each.verdict for each in made.comparisons()}
+    assert verdicts["a", "b"] == "faster"
+    assert made.comparisons()[0].gain.low <= 0.2 <= made.comparisons()[0].gain.high
+    assert fastest(runs, ["a", "b"]) == "b"
+
+
+def test_the_budget_is_kept_and_said(clock: list[float]) -> None:
+    made, _ = study({"a": 10.0, "b": 9.99}, clock, noise=0.1, budget=31)
+    assert clock[0] <= 31
+    assert "the time was up after" in made.stopped
+
+
+def test_a_budget_for_less_than_three_rounds_decides_nothing(clock: list[float]) -> None:
+    made, _ = study({"a": 10.0, "b": 5.0}, clock, budget=7)
+    assert "larger --budget" in made.stopped
+    assert {each.verdict for each in made.comparisons()} == {"undecided"}
+
+
+def test_equal_conditions_are_called_different_in_few_of_a_hundred_studies(clock: list[float]) -> None:
+    """Early stopping, the measured floor and both directions included: at most 5 of 100."""
+    wrong = 0
+    for seed in range(200):
+        made, _ = study({"a": 10.0, "b": 10.0}, clock, noise=0.03, seed=seed, budget=90)
+        wrong += any(each.verdict in ("faster", "slower") for each in made.comparisons())
+    assert wrong <= 10
