@@ -242,7 +242,32 @@ class Exploration:
             self._counts.set(second)
 
         self._write("change", cold_ns(change) // 2)
+        self._write("split", self._cost_of_a_split(torch))
         self._counts.set(self._counts.common)
+
+    def _cost_of_a_split(self, torch: ModuleType) -> int:
+        """What running the layers inside an RNN one by one adds, ns a layer: a call with little work, whole and split.
+
+        Weights of zeros: nothing is drawn from the program's random numbers.
+        """
+        layers, width = 4, 8
+        with torch.no_grad():
+            x, state = torch.zeros(2, 1, width), torch.zeros(layers, 1, width)
+            weights = [torch.zeros(4 * width, width), torch.zeros(4 * width, width)] + [torch.zeros(4 * width)] * 2
+            arguments = (x, (state, state), weights * layers, True, layers, 0.0, False, False, False)
+
+            def called(observer: Inside | None) -> int:
+                began = clock()
+                if observer is None:
+                    torch._VF.lstm(*arguments)
+                else:
+                    with self._counts.splitting(observer):
+                        torch._VF.lstm(*arguments)
+                return clock() - began
+
+            rounds = [(called(Inside()), called(None)) for _ in range(2 * _PROBES)]
+        cost = _median([split for split, _ in rounds]) - _median([whole for _, whole in rounds])
+        return max(cost, 0) // layers
 
     def _write(self, name: str, cost_ns: int) -> None:
         now = clock()

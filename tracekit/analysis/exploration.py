@@ -45,8 +45,9 @@ class Exploration:
 
     `times` [R, L, N] and `step_ns` [R, N] are ns per step, medians over the steps of a block; NaN where a round has no
     block of a count. `switch` [N, N] ns: the first parallel region with a count after a pool of another size has
-    idled; `change` ns: setting a count. `drift` is the relative change of the steps at the current count from the
-    first third of the run to the last. `problem` says why nothing can be made of it.
+    idled; `change` ns: setting a count; `split` ns: running one layer inside an RNN by itself. `drift` is the relative
+    change of the steps at the current count from the first third of the run to the last. `problem` says why nothing
+    can be made of it.
     """
 
     process: int
@@ -57,6 +58,7 @@ class Exploration:
     step_ns: Matrix
     switch: Matrix
     change: float
+    split: float
     shapes: dict[str, list[str]]
     openmp: str
     blocks: int
@@ -93,7 +95,7 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
     usable, disturbed = _usable(run, process, blocks)
     times = _by_round(per_step, frame, blocks, usable, counts)
     step_ns = _by_round(per_step.sum(axis=1, keepdims=True), frame, blocks, usable, counts)[:, 0, :]
-    switch, change = _costs(run, process, counts)
+    switch, change, split = _costs(run, process, counts)
     return Exploration(
         process=process,
         counts=counts,
@@ -103,6 +105,7 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
         step_ns=step_ns,
         switch=switch,
         change=change,
+        split=split,
         shapes=_shapes(run, process),
         openmp=torch.openmp if torch else "",
         blocks=len(blocks),
@@ -239,16 +242,16 @@ def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, 
     return float(known[at]), float(np.median(known)), float(known[-1 - at])
 
 
-def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, float]:
+def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, float, float]:
     rows = run.sql("SELECT name, duration_ns FROM spans WHERE kind = 'probe' AND process = ?", [process])
-    switch, change = np.zeros((len(counts), len(counts))), 0.0
+    switch, single = np.zeros((len(counts), len(counts))), {"change": 0.0, "split": 0.0}
     for name, cost in zip(rows["name"], rows["duration_ns"], strict=True):
         found = _PROBE.fullmatch(name)
         if found and int(found[1]) in counts and int(found[2]) in counts:
             switch[counts.index(int(found[1])), counts.index(int(found[2]))] = cost
-        elif name == "change":
-            change = float(cost)
-    return switch, change
+        elif name in single:
+            single[name] = float(cost)
+    return switch, single["change"], single["split"]
 
 
 def _shapes(run: Run, process: int) -> dict[str, list[str]]:
