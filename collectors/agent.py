@@ -47,6 +47,7 @@ class Agent:
         self.naming = Naming(self)
         self.collectors: dict[str, Collector] = {}
         self.before_fork: list[Callable[[], None]] = []
+        self.after_fork: list[Callable[[], None]] = []  # in the child
         self.before_exit: list[Callable[[], None]] = []
         self.on_settling: list[Callable[[], None]] = []
         self.facts_now: list[Callable[[], dict[str, object]]] = []
@@ -237,6 +238,8 @@ class Agent:
             self._facts = {}
             self.step_source_rank = 99
             self.safe_point_due = bool(self.at_safe_point)
+            for act in self.after_fork:
+                act()
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)

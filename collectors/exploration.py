@@ -81,6 +81,7 @@ class Exploration:
     def install(self) -> None:
         self._agent.on_step.append(self._step_ended)
         self._agent.before_exit.append(self._end)
+        self._agent.after_fork.append(self.off)  # children load data; one that trains would find torch set up already
         if self._in_detail:
             self._counts.observe = self._see
             self._agent.runs_inner_layers = True
@@ -89,6 +90,8 @@ class Exploration:
 
     def off(self) -> None:
         self._is_off = True
+        self._block = None
+        self._counts.observe = None
 
     # What is run, in the steps of a block.
 
@@ -142,8 +145,8 @@ class Exploration:
     def _begin(self) -> None:
         import torch
 
-        if is_watched(torch):
-            self._stop("the program traces or counts its operations", "none of ours may run among them")
+        if is_watched(torch) or torch.autograd._profiler_enabled():
+            self._stop("the program traces, counts or profiles its operations", "none of ours may run among them")
             return
         steps = self._agent.collectors.get("steps")
         self._backward = steps.backward if isinstance(steps, Steps) else None

@@ -9,7 +9,7 @@ from tracekit.errors import TracekitError
 # The share of the run that exploring may take; recording every layer in every step of a block is part of it.
 EXPLORING_OVERHEAD = 0.2
 # What blocks may add to the run, of which up to 20 % is promised; the rest is for what is noticed too late.
-_MAY_ADD = 0.12
+_MAY_ADD = 0.09
 
 
 def thread_grid(budget: int, physical_cores: int) -> list[int]:
