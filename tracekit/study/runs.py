@@ -1,6 +1,7 @@
 """Running one command again and again under conditions: fresh processes, recorded as lightly as steps allow."""
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -20,6 +21,10 @@ from tracekit.settings.inside import REFUSED_PLAN
 from tracekit.study.statistics import drop_warm_up
 
 _NS_TO_MS = 1e-6
+# Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
+# way, the same in each run. An environment of random size makes that a noise that rounds average out (Mytkowicz et al.,
+# Producing wrong data without doing anything obviously wrong, ASPLOS 2009).
+_PADDING, _MOST_PADDING = "TRACEKIT_STUDY_PADDING", 4096
 
 
 class StudyError(TracekitError):
@@ -94,7 +99,7 @@ class StudyRuns:
         with open(self.folder / "output" / f"{stem}.txt", "wb") as output:
             done = subprocess.run(
                 [*words, "--", *self.command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
-                env=os.environ | {"TRACEKIT_RUNS": str(self.folder / "runs")},
+                env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
             )  # fmt: skip
         self.seconds.append(time.monotonic() - began)
         if done.returncode:
