@@ -4,7 +4,7 @@ Nothing is stored in the user's modules: they are known by their ids, and forgot
 """
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .inner_layers import InnerLayers
 
@@ -38,6 +38,7 @@ class Naming:
     def __init__(self, agent: "Agent") -> None:
         self._agent = agent
         self.known: dict[int, Layer] = {}
+        self.tables: list[dict[int, Any]] = [self.known]  # by id of a module that has a name, forgotten with it
         self.numbers: dict[str, int] = {}
         self._holders: dict[str, weakref.ref[torch.nn.Module]] = {}
 
@@ -82,8 +83,13 @@ class Naming:
         self._holders[name] = self.known[id(module)].reference
 
     def _keep(self, module: "torch.nn.Module", name: str, word: int, number: int, inner: InnerLayers | None) -> None:
-        known, key = self.known, id(module)
-        known[key] = Layer(weakref.ref(module, lambda _: known.pop(key, None)), name, word, number, inner)
+        key, tables = id(module), self.tables
+
+        def forget(reference: object) -> None:  # another module may have the id next
+            for table in tables:
+                table.pop(key, None)
+
+        self.known[key] = Layer(weakref.ref(module, forget), name, word, number, inner)
 
 
 def _is_compiled_graph(module: "torch.nn.Module") -> bool:

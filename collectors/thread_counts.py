@@ -74,6 +74,7 @@ class ThreadCounts:
         self._patches = Patches()
         self._counts = Counts()
         self._planned: dict[int, Planned | None] = {}
+        agent.naming.tables.append(self._planned)
         self._split = SplitRNN()
         self._met: set[str] = set()  # the names of the modules that were called, and of layers inside them
         self._own = 0  # the program's own count

@@ -272,3 +272,36 @@ def test_missing_commands_and_settings_end_with_a_line(tmp_path: Path) -> None:
         done = plain([*TRACEKIT, *words])
         assert done.returncode == 2, words
         assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("tracekit: "), done.stderr
+
+
+def test_a_module_in_the_place_of_another_has_not_its_plan(tmp_path: Path) -> None:
+    """GIVEN models that are made and dropped, so that their ids come again THEN each has the counts of its own name."""
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 2\n[threads.layers]\nNarrow = 1\n")
+    program = """
+import gc, torch
+class Narrow(torch.nn.Module):
+    def forward(self, x): return torch.get_num_threads()
+class Wide(Narrow): pass
+seen = {Narrow: set(), Wide: set()}
+for number in range(60):
+    kind = (Narrow, Wide)[number % 2]
+    seen[kind].add(kind()(torch.ones(1)))
+    gc.collect()
+print(seen[Narrow], seen[Wide])
+"""
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program)
+    assert (applied.stdout, applied.stderr) == ("{1} {2}\n", "")
+
+
+def test_a_count_is_restored_after_an_exception(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 2\n[threads.layers]\nFails = 1\n")
+    program = """
+import torch
+class Fails(torch.nn.Module):
+    def forward(self, x): raise KeyError(torch.get_num_threads())
+for _ in range(3):
+    try: Fails()(torch.ones(1))
+    except KeyError as error: print(error, torch.get_num_threads())
+"""
+    applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program)
+    assert (applied.stdout, applied.stderr) == ("1 2\n" * 3, "")

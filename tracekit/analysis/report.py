@@ -164,7 +164,9 @@ def _exploration(found: Exploration | None) -> ThreadExploration | None:
     names = [str(count) for count in found.counts]
 
     def over_rounds(times: Matrix) -> dict[str, Gain]:
-        return {name: Gain(*median_interval(times[:, at] / _MS)) for at, name in enumerate(names) if len(times) > 0}
+        """By count; one that no round has measured is left out."""
+        measured = [at for at in range(len(names)) if not np.isnan(times[:, at]).all()]
+        return {names[at]: Gain(*median_interval(times[:, at] / _MS)) for at in measured}
 
     return ThreadExploration(
         counts=list(found.counts),
