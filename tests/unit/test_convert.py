@@ -21,6 +21,9 @@ ROWS = {
     Kind.PHASE: ("spans", {**SPAN, "kind": "phase"}),
     Kind.RANGE: ("spans", {**SPAN, "kind": "range"}),
     Kind.FETCH: ("spans", {**SPAN, "kind": "fetch"}),
+    Kind.BLOCK: ("spans", {**SPAN, "kind": "block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
+    Kind.PROBE: ("spans", {**SPAN, "kind": "probe"}),
+    Kind.SHAPE: ("spans", {**SPAN, "kind": "shape"}),
     Kind.BATCH: ("batches", {"loader": "one\n<b>", "epoch": 1, "index": 2, "worker": 3, "bytes": 2}),
     Kind.COLLECTIVE: (
         "collectives",

@@ -165,3 +165,17 @@ def test_overhead_is_what_the_program_would_not_have_spent() -> None:
         program.governor.spent_ns, program.governor.profiler_ns = 4 * MS, 6 * MS
 
         assert program.governor.overhead() == {"program": 0.1, "profiler": pytest.approx(6 / 110)}
+
+
+@settings(max_examples=40)
+@given(st.integers(MS // 10, 20 * MS), st.integers(1, 3000))
+def test_what_a_kill_can_lose_is_half_a_percent_of_the_steps(own_ns: int, steps: int) -> None:
+    """Short steps are written some at a time, but never more than 0.5 % of those so far; long ones one by one."""
+    with Program() as program:
+        for _ in range(steps):
+            program.step(own_ns=own_ns, detail_ns=MS // 10)
+
+        unwritten = program.governor.steps_per_write - 1
+        assert unwritten <= max(0.005 * steps, 0)
+        assert unwritten == 0 or own_ns < 5 * MS
+        assert steps < 2000 or own_ns >= 5 * MS or unwritten > 0
