@@ -56,7 +56,9 @@ class Operators:
         self._agent = agent
         self._full = agent.session["profile"] == "full"
         if agent.session["profile"] == "off":
-            agent.note_missing("operators", "switched off by --profile off")
+            explores = agent.session.get("explore") is not None
+            why = "left out while thread counts are explored" if explores else "switched off by --profile off"
+            agent.note_missing("operators", why)
             return
         agent.when_imported("operators", "torch.autograd.profiler", self._watch_user)
         agent.when_imported("operators", "torch", self._begin)

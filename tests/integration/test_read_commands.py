@@ -88,7 +88,7 @@ def test_an_oversubscribed_run_ends_with_the_command_that_tries_the_advice(tmp_p
         tape.counter("thread.run_delay_ns", round(100_000_000 * share / (1 - share)) + start, start, 100)
     make_run(tmp_path / "my run", [tape], manifest=make_manifest(cpus=2, physical_cores=2, intra_op=8))
     done = tracekit("analyze", "my run", cwd=tmp_path)
-    following = "tracekit record --settings 'my run/settings.toml' -- python train.py"
+    following = "tracekit apply 'my run/settings.toml' -- python train.py"
     assert done.stdout.splitlines()[-1] == f"next: {following}"
     assert "intra_op = 2" in (tmp_path / "my run" / "settings.toml").read_text()
 

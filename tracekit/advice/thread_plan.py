@@ -145,6 +145,10 @@ def _why_none(measured: Exploration, plan: ThreadPlan) -> str:
             f"the best plan would save {_percent(plan.gain)}, and less than {_LEAST_GAIN:.0%} cannot be told from what"
             f" applying it costs (a step took {each})"
         )
+    if medians.min() < (1 - _LEAST_GAIN) * medians[measured.counts.index(measured.current)]:
+        return (
+            f"no gain is certain, the rounds differ too much (a step took {each}); let it run more steps, undisturbed"
+        )
     return f"with {measured.current} threads the program is as fast as it was seen to be (a step took {each})"
 
 

@@ -111,7 +111,7 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
         blocks=len(blocks),
         disturbed=disturbed,
         drift=_drift(frame, blocks, current),
-        problem=_problem(times, counts),
+        problem=_problem(times, counts, len(steps.of(process))),
     )
 
 
@@ -272,13 +272,13 @@ def _drift(frame: pd.DataFrame, blocks: pd.DataFrame, current: int) -> float | N
     return float(np.median(durations[-third:]) / np.median(durations[:third]) - 1)
 
 
-def _problem(times: Matrix, counts: tuple[int, ...]) -> str | None:
+def _problem(times: Matrix, counts: tuple[int, ...], steps: int) -> str | None:
     if len(counts) < 2:
         return "the run was too short: only one thread count was tried; let it run more steps"
     measured = int((~np.isnan(times).any(axis=1)).sum(axis=0).min()) if len(times) else 0
     if measured < _FEWEST_ROUNDS:
         return (
-            f"the run was too short: {measured} rounds of blocks, at least {_FEWEST_ROUNDS} are needed;"
-            " let it run more steps"
+            f"the run was too short: {measured} rounds of blocks in {steps} steps, at least {_FEWEST_ROUNDS} are"
+            " needed; let it run some times as many steps"
         )
     return None

@@ -36,7 +36,7 @@ def settings_of(given: Path) -> dict[str, Value]:
         raise RunError(f"{path}: has no settings yet; make them with: tracekit analyze {path}")
     settings = load_settings(file)
     if not settings:
-        raise RunError(f"{file}: holds no settings: nothing was found that would help, so there is nothing to apply")
+        raise RunError(f"{file}: recommends nothing, so there is nothing to apply; tracekit analyze says why")
     check_applicable(settings)
     return settings
 

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="Intra-op threads, set inside the process.")
 @click.option("--interop", type=click.IntRange(min=1), help="Inter-op threads, set inside the process.")
 @click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="Apply a settings file.")
-@click.option("--explore", type=click.Choice(["threads"]), help="Try its values in turn, in blocks of steps.")
+@click.option(
+    "--explore",
+    type=click.Choice(["threads"]),
+    help="Try thread counts in turn, in blocks of steps, at up to 20 % more time; no profiler windows then.",
+)
 @click.option("--overhead", help="Budget for recording, in percent of the run time (default: 1).")
 @click.option("--profile", help="Profiler windows: auto, off, or full for every step (default: auto).")
 @click.option("--collectors", help="Comma-separated collectors (default: all).")

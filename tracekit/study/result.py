@@ -9,7 +9,7 @@ from tracekit.analysis.report_schema import Guideline, Setting
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
 from tracekit.run.folder import STUDY_FILE
-from tracekit.study.statistics import Comparison, ConditionSummary
+from tracekit.study.statistics import FEWEST_PAIRS, Comparison, ConditionSummary
 
 STUDY_VERSION = 1
 
@@ -64,17 +64,19 @@ class Study(msgspec.Struct):
 def text_of(study: Study) -> str:
     """The study as lines for a terminal."""
     width = max((len(each.name) for each in study.conditions), default=0)
-    lines = [f"STUDY  {study.study} of {shell_line(study.command)}", ""]
+    lines = [f"STUDY  {study.study} of {shell_line(study.command)}", f"  folder {study.path}", ""]
     lines += ["  median step by condition, its 95 % interval, blocks"]
     lines += [
         f"    {each.name:<{width}}  {each.median_ms:9.4g} ms  [{each.ci[0]:.4g}, {each.ci[1]:.4g}]  in {each.blocks}"
         for each in study.conditions
     ]
-    lines += ["", f"  comparisons; the noise floor of this machine is {study.floor:.1%}"]
+    floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
+    lines += ["", f"  comparisons; {floor}"]
     for each in study.comparisons:
-        gain = f"{each.gain.expected:+.1%} [{each.gain.low:+.1%}, {each.gain.high:+.1%}]"
+        gain = f", saves {each.gain.expected:+.1%} [{each.gain.low:+.1%}, {each.gain.high:+.1%}]"
         why = f" ({each.why})" if each.why else ""
-        lines.append(f"    {each.b} against {each.a}: {each.verdict}, saves {gain}, {each.pairs} pairs{why}")
+        known = gain if each.pairs >= FEWEST_PAIRS else ""
+        lines.append(f"    {each.b} against {each.a}: {each.verdict}{known}, {each.pairs} pairs{why}")
     lines += ["", f"  {study.stopped}"]
     if study.advice:
         lines += [f"  {study.advice}"]

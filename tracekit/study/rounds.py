@@ -60,7 +60,10 @@ class Rounds:
                 what = "the time was up" if done < _MOST_ROUNDS else "the most that a study takes"
                 self.stopped = f"{what} after {done} rounds"
                 if done < _FEWEST_ROUNDS:
-                    self.stopped += f"; at least {_FEWEST_ROUNDS} are needed to decide anything: give a larger --budget"
+                    self.stopped += (
+                        f"; at least {_FEWEST_ROUNDS} are needed to decide anything, of about {each:.0f} s each:"
+                        " give a larger --budget"
+                    )
                 return
             self._runs.say(f"round {done + 1}")
             for name in order:
