@@ -14,6 +14,8 @@ class Setter(Protocol):
 
     @property
     def common(self) -> int: ...
+    @property
+    def in_force(self) -> bool: ...
     def set(self, count: int) -> None: ...
 
 
@@ -38,7 +40,8 @@ class CountedCall:
     def __exit__(self, *error: object) -> None:
         if self._split is not None:
             self._split.__exit__(*error)
-        self._setter.set(self._before)  # also after a layer inside has raised
+        if self._setter.in_force:  # else the program has set its own count meanwhile
+            self._setter.set(self._before)  # also after a layer inside has raised
 
 
 class Inside:
@@ -56,9 +59,13 @@ class CountedInside:
         self._counts = counts
         self._seen = seen
         self._before = 0
+        self._planned = False
         self._follow: Passage | None = None
 
     def before(self, layer: int, input: "torch.Tensor") -> None:
+        self._planned = layer < len(self._counts)  # else this is another module's call
+        if not self._planned:
+            return
         forward, backward = self._counts[layer]
         if forward is not None:
             self._before = threads.current().count or self._setter.common
@@ -68,9 +75,11 @@ class CountedInside:
             self._seen.before(layer, input)
 
     def after(self, layer: int, output: "torch.Tensor") -> None:
+        if not self._planned:
+            return
         if self._seen is not None:
             self._seen.after(layer, output)
-        if self._counts[layer][0] is not None:
+        if self._counts[layer][0] is not None and self._setter.in_force:
             self._setter.set(self._before)
         if self._follow is not None:
             self._follow.leave(output)
@@ -79,15 +88,13 @@ class CountedInside:
 class Passage:
     """The count of one layer's backward pass: from the node that made its output to the one that made its input."""
 
-    _owner: "Passage | None" = None  # whose count is set: of two that meet at a node, the one that begins
-
     def __init__(self, setter: Setter, count: int | None, args: tuple[Any, ...]) -> None:
         self._setter = setter
         self._count = count
-        self._input = node_of(args)
+        self._input = _node_or_none(args)
 
     def leave(self, result: Any) -> None:
-        output, node = node_of((result,)), self._input
+        output, node = _node_or_none((result,)), self._input
         self._input = None  # the graph must not live longer for our sake
         if output is None or output is node or self._count is None:
             return
@@ -96,20 +103,31 @@ class Passage:
             node.register_prehook(self._end)
 
     def _begin(self, gradients: object) -> None:
-        Passage._owner = self
-        self._setter.set(self._count or self._setter.common)
+        if self._setter.in_force:
+            threads.current().passage = self  # of two that meet at a node, the count of the one that begins holds
+            self._setter.set(self._count or self._setter.common)
 
     def _end(self, gradients: object) -> None:
-        if Passage._owner is self:
-            Passage._owner = None
-            self._setter.set(self._setter.common)
+        thread = threads.current()
+        if thread.passage is self:
+            thread.passage = None
+            if self._setter.in_force:
+                self._setter.set(self._setter.common)
+
+
+def _node_or_none(values: tuple[Any, ...]) -> Any:
+    """The node as `backward.node_of` finds it; None where the program's tensors do not let us look."""
+    try:
+        return node_of(values)
+    except Exception:  # a view whose base was changed, a list that holds itself
+        return None
 
 
 def shape_of(args: tuple[Any, ...]) -> str:
     """The dtype and shape of the first argument, `float32 2x24x48`; "" where it is no plain tensor."""
     import torch
 
-    if args and type(args[0]) is torch.Tensor:
+    if args and type(args[0]) is torch.Tensor and not args[0].is_nested:
         tensor = args[0]
         return f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape))}"
     return ""
@@ -120,11 +138,13 @@ def key_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
     import torch
 
     first = args[0] if args else None
-    return (first.shape, first.dtype) if type(first) is torch.Tensor else ()
+    return (first.shape, first.dtype) if type(first) is torch.Tensor and not first.is_nested else ()
 
 
 def engine_ended(setter: Setter) -> None:
     """After a run of the autograd engine: what had no input node has ended too."""
-    if Passage._owner is not None:
-        Passage._owner = None
-        setter.set(setter.common)
+    thread = threads.current()
+    if thread.passage is not None:
+        thread.passage = None
+        if setter.in_force:
+            setter.set(setter.common)

@@ -201,7 +201,7 @@ class Exploration:
     def _stop(self, what: str, why: str) -> None:
         self._is_off = True
         self._block = None
-        self._counts.put_in_force(Counts())
+        self._counts.withdraw()
         self._agent.note_missing(f"the exploration of thread counts: {what}", why)
 
     def _programs_own(self, count: int) -> None:

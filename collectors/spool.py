@@ -35,15 +35,16 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class ThreadState:
-    """What is kept per thread: its kernel id, how many module calls are open, and which thread count is set (0: torch's
-    own)."""
+    """What is kept per thread: its kernel id, how many module calls are open, the thread count that is set (0: torch's
+    own), and whose backward pass set it."""
 
-    __slots__ = ("count", "depth", "tid")
+    __slots__ = ("count", "depth", "passage", "tid")
 
     def __init__(self) -> None:
         self.tid = threading.get_native_id()
         self.depth = 0
         self.count = 0
+        self.passage: object = None
 
 
 class _Other(threading.local):

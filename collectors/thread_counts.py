@@ -75,6 +75,8 @@ class ThreadCounts:
         self._counts = Counts()
         self._planned: dict[int, Planned | None] = {}
         agent.naming.tables.append(self._planned)
+        agent.after_fork.append(self.withdraw)
+        self.in_force = True  # until the program sets its own count, or in a forked child
         self._split = SplitRNN()
         self._met: set[str] = set()  # the names of the modules that were called, and of layers inside them
         self._own = 0  # the program's own count
@@ -107,9 +109,7 @@ class ThreadCounts:
         return run_backward
 
     def off(self) -> None:
-        self._counts = Counts()
-        self._planned.clear()
-        self.observe = None
+        self.withdraw()
         self._split.off()
         self._patches.undo()
 
@@ -175,8 +175,20 @@ class ThreadCounts:
         self._agent.note_missing(
             "the thread plan, from then on", f"the program itself called torch.set_num_threads({int(count)})"
         )
+        self._forget()
+
+    def _forget(self) -> None:
+        self.in_force = False
+        self.observe = None
         self._counts = Counts()
         self._planned.clear()
+
+    def withdraw(self) -> None:
+        """Back to the program's own count and no plan: in a forked child, where a team of the parent's is gone and
+        OpenMP would wait for it forever, and after a failure."""
+        self._forget()
+        self._set(self._own)
+        threads.current().count = self._own
 
     def _counted_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         planned_for, unknown, everything = self._planned, object(), self._with_everything
@@ -207,8 +219,9 @@ class ThreadCounts:
             try:
                 return original(module, *args, **kwargs)
             finally:
-                self._set(before)
-                thread.count = before
+                if self.in_force:
+                    self._set(before)
+                    thread.count = before
 
         return call
 

@@ -44,3 +44,16 @@ def comparable(text: str) -> str:
     """Stderr less what differs between any two executions: times, process ids, ports and addresses."""
     text = re.sub(r"0x[0-9a-f]+", "0x…", text)
     return re.sub(r"\d+", "#", text)
+
+
+TWO_THREADS = ENVIRONMENT | {"OMP_NUM_THREADS": "2"}
+
+
+def run(*words: str, environment: dict[str, str] = TWO_THREADS) -> subprocess.CompletedProcess[str]:
+    """Run a command with two threads, without tracekit."""
+    return subprocess.run(list(words), capture_output=True, text=True, env=environment, timeout=280)
+
+
+def tracekit(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of tracekit with two threads."""
+    return run(*TRACEKIT, *words)

@@ -3,28 +3,18 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, plain
+from recording import PROGRAMS, TRACEKIT, plain, run, tracekit
 
 from tracekit.run.reader import open_run
 
 PLANTED = [sys.executable, str(PROGRAMS / "planted_threads.py")]
 SAMPLES = Path(__file__).parents[2] / "samples"
-TWO_THREADS = ENVIRONMENT | {"OMP_NUM_THREADS": "2"}
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: there is no count to choose")
-
-
-def run(*words: str, environment: dict[str, str] = TWO_THREADS) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(words), capture_output=True, text=True, env=environment, timeout=280)
-
-
-def tracekit(*words: str) -> subprocess.CompletedProcess[str]:
-    return run(*TRACEKIT, *words)
 
 
 @pytest.fixture(scope="module")

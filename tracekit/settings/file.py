@@ -14,6 +14,8 @@ from tomlkit.items import Table
 from tracekit.settings.catalogue import SettingsError, Value, check, key_path
 
 _WIDTH = 98
+# A layer's name is one key, in quotes; without them it may be so many tables, as deep as modules can be nested.
+_DEEPEST = 200
 # Begins the first line of a file that tracekit wrote; the digest behind it is of all other lines.
 _SIGNATURE = "# Written by tracekit analyze, digest "
 
@@ -40,6 +42,8 @@ def load_settings(path: Path) -> dict[str, Value]:
         raise SettingsError(f"{path}: is not a text in UTF-8, so no settings file") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path}: is nested too deeply for a settings file") from error
     settings = {}
     for name, value in _flat(document):
         try:
@@ -51,7 +55,7 @@ def load_settings(path: Path) -> dict[str, Value]:
 
 def _flat(table: dict[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and above.count(".") < _DEEPEST:
             yield from _flat(value, f"{above}{key}.")
         else:
             yield above + key, value

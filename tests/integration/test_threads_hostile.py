@@ -1,0 +1,163 @@
+"""Programs that do what a thread plan does not expect: they end as without it, with the same output."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from recording import run, tracekit
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: there is no count to choose")
+
+PLAN = """
+[threads]
+intra_op = {common}
+[threads.layers]
+"rnn.layer0" = 1
+head = {head}
+[threads.backward]
+head = 1
+"""
+MODEL = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, head, rnn=None):
+        super().__init__()
+        self.rnn, self.head = rnn, head
+    def forward(self, x):
+        return self.head(x if self.rnn is None else self.rnn(x)[0])
+"""
+PROGRAMS = {
+    # A team of two of the parent's is gone in the child: OpenMP would wait for it forever.
+    "a forked loader worker runs the model": """
+from torch.utils.data import DataLoader, Dataset
+model, x = Model(nn.Linear(512, 512)), torch.ones(600, 512)
+(torch.ones(4000000) + 1).exp()
+class Data(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        with torch.no_grad(): return model(x).sum() + model(torch.ones(4000, 512)).sum()
+model(x).sum().backward()
+print(len([batch for batch in DataLoader(Data(), num_workers=1)]))
+""",
+    "an RNN calls another one first": """
+class Outer(nn.LSTM):
+    def __init__(self):
+        super().__init__(8, 8, 2)
+        self.other = nn.LSTM(8, 8, 4)
+    def forward(self, x): return super().forward(self.other(x)[0])
+model = Model(nn.Linear(8, 2), Outer())
+for _ in range(3): model(torch.ones(3, 2, 8)).sum().backward()
+print("ok")
+""",
+    "a result whose node cannot be read": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+    def forward(self, x):
+        base = torch.zeros(4)
+        with torch.no_grad(): view = base[:2]
+        base.mul_(self.weight)
+        return view
+Model(Head())(torch.ones(2, 8))
+class Loop(nn.Module):
+    def forward(self, x):
+        result = [1]
+        result.append(result)
+        return result
+Model(Loop())(torch.ones(2, 8))
+print("ok")
+""",
+    "a layer sets the count itself": """
+class Head(nn.Module):
+    def forward(self, x):
+        torch.set_num_threads(1)
+        return x
+Model(Head())(torch.ones(2))
+print(torch.get_num_threads(), torch._C.get_num_threads())
+""",
+    "the count is set between forward and backward": """
+seen, model = [], Model(nn.Linear(8, 8), nn.LSTM(8, 8))
+y = model(torch.ones(3, 2, 8))
+torch.set_num_threads(2)
+y.grad_fn.register_hook(lambda *args: seen.append(torch._C.get_num_threads()))
+y.sum().backward()
+print(seen, torch._C.get_num_threads())
+""",
+}
+
+
+@pytest.mark.parametrize("head", [1, 2])
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_plan_leaves_the_program_as_it_is(what: str, head: int, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.format(common=3 - head, head=head))
+    program = [sys.executable, "-c", MODEL + PROGRAMS[what]]
+
+    without = run(*program)
+    applied = tracekit("apply", str(tmp_path / "plan.toml"), "--", *program)
+
+    assert (applied.returncode, applied.stdout) == (without.returncode, without.stdout), applied.stderr
+
+
+def test_nested_tensors_do_not_end_an_exploration(tmp_path: Path) -> None:
+    program = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0), 2)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+mask = torch.zeros(8, 10, dtype=torch.bool)
+mask[:, 8:] = True
+for step in range(120):
+    model.train()
+    model(torch.ones(8, 10, 32)).sum().backward()
+    optimizer.step()
+    if step % 20 == 19:
+        model.eval()
+        with torch.no_grad(): model(torch.ones(8, 10, 32), src_key_padding_mask=mask)
+print(torch.get_num_threads())
+"""
+    explored = tracekit(
+        "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", program
+    )
+    assert (explored.returncode, explored.stdout) == (0, "2\n")
+    analyzed = tracekit("analyze", "--json", str(tmp_path / "run"))
+    assert "switched itself off" not in analyzed.stdout
+
+
+def test_a_forked_child_has_the_program_s_own_count(tmp_path: Path) -> None:
+    """GIVEN an exploration WHEN the program forks at any time THEN the child runs on, with the count it would have."""
+    program = """
+import os, signal, torch
+from torch import nn
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 4))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+codes = set()
+for step in range(150):
+    model(torch.ones(128, 64)).sum().backward()
+    optimizer.step()
+    if step % 13 == 12:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            with torch.no_grad(): model(torch.ones(4000, 64))
+            (torch.ones(2000000) + 1).exp().sum()
+            os._exit(torch._C.get_num_threads())
+        codes.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print(codes)
+"""
+    explored = tracekit(
+        "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", program
+    )
+    assert (explored.returncode, explored.stdout) == (0, "{1}\n")
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 3000, ".".join("a" * 3000) + " = 1", "[threads.layers]\na = -1\n"])
+def test_hostile_settings_end_with_a_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(text)
+    applied = tracekit("apply", str(tmp_path / "plan.toml"), "--", "true")
+    assert applied.returncode == 2
+    assert len(applied.stderr.splitlines()) == 1, applied.stderr[:500]
