@@ -1,11 +1,22 @@
-"""Keeps recording under its budget: which steps are recorded in detail, and when a profiler window may open."""
+"""Keeps recording under its budget: which steps are recorded in detail, which without the module calls, and when a
+profiler window may open.
+"""
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns as clock
 
 # The budget is split: half for the hooks that are always there and the detailed steps, half for profiler windows.
 _SHARE_OF_DETAIL = 0.5
+# Of the budget for calls on steps without detail. They come between operations, where nothing of ours is in the caches:
+# recorded on every step they were about half of what recording cost, 50 us in a step of 2 ms and 120 us in one of 12 ms
+# (`benchmarks/overhead.py`).
+_SHARE_OF_CALLS = 0.05
+# Calls are recorded on so many steps on end, so that a round of several optimizers is among them as a whole; and never
+# on less than one step in so many: what detailed steps cost would show in the phases if most of the known were they.
+_CALLS_ON_END = 16
+_RAREST_CALLS = 8
 # The first steps are recorded in detail whatever they cost, so that a run of a few steps names every layer.
 _FIRST_DETAILED_STEPS = 3
 # Only this many measurements are remembered: the medians follow a program that changes its pace.
@@ -46,11 +57,15 @@ class Governor:
         self.typical_step_ns = 0  # the median of recent stretches' mean steps, less our own part; 0 before any
         self.steps_per_write = 1  # so many steps' records are written together
         self.plain_steps = 0  # how many steps without detail the stretch had that was settled last
+        self.with_calls = True  # whether module calls are recorded in this stretch
+        self.calls_ns = 0  # what they cost on a step without detail; 0 where they are to be recorded on every step
         self._began = clock()
         self._began_at_step = 0
         self._spent_before = self.spent_ns
         self._settle_at = 1
         self._next_detailed = 0
+        self._next_calls = 0
+        self._random = random.Random(0)
         self._step_times: deque[int] = deque(maxlen=_REMEMBERED)
         self._detail_costs: deque[int] = deque(maxlen=_REMEMBERED)
 
@@ -77,9 +92,10 @@ class Governor:
             self._next_detailed = self.steps + self._spacing()
         self.plain_steps = 0 if self.detailed else count
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
-        stretch = 1
+        stretch, self.with_calls = 1, True
         if not self.detailed:
             stretch = min(self._next_detailed - self.steps, max(_SETTLED_EVERY_NS // max(self.typical_step_ns, 1), 1))
+            stretch = self._space_calls(stretch)
         self._settle_at = self.steps + stretch
         if self.typical_step_ns < _SHORT_STEP_NS:
             self.steps_per_write = max(1, min(int(self.steps * _MAY_BE_LOST), _MOST_STEPS_PER_WRITE))
@@ -99,6 +115,23 @@ class Governor:
             return _NEVER
         spacing = _median(self._detail_costs) / allowed
         return int(spacing) + (self.detailed_steps % 2 if spacing > 1 else 0)
+
+    def _space_calls(self, stretch: int) -> int:
+        """Decide on the calls of a stretch without detail; how long it is then.
+
+        The gaps between the steps with calls vary, as the program may have a period of its own.
+        """
+        allowed = self.typical_step_ns * self.budget * _SHARE_OF_CALLS
+        self.with_calls = self.calls_ns <= allowed or self.steps >= self._next_calls
+        if self.calls_ns <= allowed:
+            return stretch
+        if not self.with_calls:
+            return min(stretch, self._next_calls - self.steps)
+        stretch = min(stretch, _CALLS_ON_END)
+        spacing = min(self.calls_ns / allowed, _RAREST_CALLS) if allowed else _RAREST_CALLS
+        gap = stretch * (spacing - 1) * self._random.uniform(0.5, 1.5)
+        self._next_calls = self.steps + stretch + int(gap + self._random.random())
+        return stretch
 
     def next_window(self, cost_ns: float) -> int:
         """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns."""

@@ -4,7 +4,8 @@
 (hooks of theirs would be pickled with the model, and torch.compile would trace them), and a call costs a quarter of
 what a hook pair costs. Code that torch.compile has compiled does not come through here: it is timed from outside only.
 
-1. An outermost call is recorded on every step; the calls inside it on detailed steps (`governor`).
+1. An outermost call is recorded on every step; the calls inside it on detailed steps (`governor`). Where steps are so
+   short that the outermost calls of each cost too much, those of some stretches are left out, and marks say where.
 2. A module met for the first time as an outermost one names all modules inside it.
 3. On detailed steps the autograd nodes at a layer's input and output tell when its backward began and ended.
 4. Now and then the layers inside an nn.LSTM, nn.GRU or nn.RNN are told apart (`inner_layers`).
@@ -13,18 +14,18 @@ what a hook pair costs. Code that torch.compile has compiled does not come throu
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.record.wire import FORWARD, Kind
 
 from .agent import Agent
 from .backward import Backward
-from .governor import cold_ns
+from .governor import Governor, cold_ns
 from .naming import LEFT_ALONE
 from .patching import Patches
 from .spool import ThreadState, threads
-from .steps import CALL, Steps
+from .steps import CALL, OPTIMIZER, Steps
 
 if TYPE_CHECKING:
     import torch
@@ -49,10 +50,13 @@ class Layers:
         self._is_off = False
         self._calls = 0
         self._calls_in_step = 0
-        self._bypass_ns = self._cold_bypass_ns = 0
+        self._outermost = self._outermost_in_step = 0
+        self._left_out = False
+        self._bypass = self._pass = _Cost(0, 0)
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
+        self._mark = agent.spool.intern("calls")
         steps = agent.collectors.get("steps")
         if isinstance(steps, Steps):
             self._backward = Backward(agent)
@@ -62,10 +66,12 @@ class Layers:
     def off(self) -> None:
         self._is_off = True  # a patch of the program's around ours may keep ours in use
         self._patches.undo()
+        self._leave_out(True)
 
     def _hook(self, module: ModuleType) -> None:
         self._measure(self._timed_call)
         self._agent.on_settling.append(self._settle)
+        self._agent.after_fork.append(self._start_anew)
         self._patches.replace(module.Module, "__call__", self._timed_call)
 
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,6 +79,9 @@ class Layers:
         record, known = self._recorded_call, agent.naming.known
 
         def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
+            # What is evaluated is no part of an ordinary step: a validation pass between two of them is recorded.
+            if self._left_out and not agent.safe_point_due and module.__dict__.get("training"):
+                return original(module, *args, **kwargs)
             thread = threads.first if get_ident() == threads.first_ident else threads.current()
             if thread.depth:
                 if not agent.governor.detailed or thread.depth > _DEEPEST:
@@ -141,6 +150,7 @@ class Layers:
             thread.depth = depth
         try:
             self._calls += 1
+            self._outermost += not depth
             agent.spool.write(Kind.LAYER, layer.word, start, end, layer.number, watch is not None, 0, 0, depth, FORWARD)
             if watch is not None:
                 watch.record()
@@ -154,45 +164,82 @@ class Layers:
     # What the calls cost that are not recorded: too little each to be measured one by one.
 
     def _measure(self, call: Callable[..., Any]) -> None:
-        """Time `call` with nothing behind it, as an inner call on a step without detail: at best, in the midst of
-        others, and as it is between two operations that have filled the caches."""
+        """Time `call` with nothing behind it, as an inner call on a step without detail and as one that is left out."""
 
         def nothing(module: object) -> None: ...
 
-        def timed(function: Callable[[object], None]) -> int:
-            began = clock()
-            for _ in range(_CALIBRATION_CALLS):
-                function(None)
-            return clock() - began
-
-        governor, wrapped = self._agent.governor, call(nothing)
-        thread = threads.current()
+        governor, wrapped, thread = self._agent.governor, call(nothing), threads.current()
         thread.depth, governor.detailed = 1, False
         try:
-            cost = min(timed(wrapped) for _ in range(3)) - min(timed(nothing) for _ in range(3))
-            self._cold_bypass_ns = cold_ns(lambda: wrapped(None))
+            self._bypass = _Cost.of(wrapped, nothing)
+            self._left_out = True
+            self._pass = _Cost.of(wrapped, nothing)
         finally:
-            thread.depth, governor.detailed = 0, True
-        self._bypass_ns = max(cost, 0) // _CALIBRATION_CALLS
+            thread.depth, governor.detailed, self._left_out = 0, True, False
 
     def _settle(self) -> None:
-        """After a stretch of steps: charge the calls that were not recorded; give up where they exceed the budget."""
+        """After a stretch of steps: charge the calls that were not recorded, and say how the next stretch is."""
         governor = self._agent.governor
         if self._is_off:
             return
-        if not governor.plain_steps:
-            self._calls_in_step, self._calls = self._calls, 0
-            return
-        self._calls = 0
-        governor.spent_ns += self._calls_in_step * self._cold_bypass_ns * governor.plain_steps
-        cost = self._calls_in_step * self._bypass_ns
-        typical = governor.typical_step_ns
+        if governor.plain_steps:
+            cold = (self._pass if self._left_out else self._bypass).cold
+            governor.spent_ns += self._calls_in_step * cold * governor.plain_steps
+        else:
+            self._calls_in_step, self._outermost_in_step = self._calls, self._outermost
+        self._calls = self._outermost = 0
+        if governor.steps > _STEPS_TO_JUDGE:
+            self._judge(governor)
+        if not self._is_off:
+            self._leave_out(not governor.with_calls)
+
+    def _judge(self, governor: Governor) -> None:
+        """Say what the calls cost a step; give up where the least that can be done with them exceeds the budget."""
+        source, calls, typical = self._agent.step_source_rank, self._calls_in_step, governor.typical_step_ns
+        # Passes are told apart by the calls between them where no optimizer does it; and blocks are compared as wholes.
+        are_needed = source != OPTIMIZER or self._agent.session.get("explore") is not None
+        if not are_needed:
+            governor.calls_ns = self._outermost_in_step * governor.note_ns + calls * (
+                self._bypass.cold - self._pass.cold
+            )
+        cost = calls * (self._bypass if are_needed else self._pass).hot
         # Where these calls are all that tells the steps apart, they go on being noticed.
-        dispensable = self._agent.step_source_rank < CALL
-        if dispensable and governor.steps > _STEPS_TO_JUDGE and cost > governor.budget * typical:
+        if source < CALL and cost > governor.budget * typical:
             self.off()
             self._agent.note_missing(
                 "layers, after the first steps",
-                f"{self._calls_in_step} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
+                f"{calls} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
                 f" more than the budget of {governor.budget:.1%}; raise it with --overhead",
             )
+
+    def _leave_out(self, these: bool) -> None:
+        """Leave out the calls from here on, or take them up again, and mark the moment."""
+        if these != self._left_out:
+            self._left_out = these
+            now = clock()
+            self._agent.spool.write(Kind.PHASE, self._mark, now, now, not these)
+
+    def _start_anew(self) -> None:
+        """In a forked child, which is a process of its own in the run."""
+        self._left_out = False
+
+
+class _Cost(NamedTuple):
+    """Of one call, ns: in the midst of others like it, and between two operations that have filled the caches."""
+
+    hot: int
+    cold: int
+
+    @classmethod
+    def of(cls, wrapped: Callable[[object], object], original: Callable[[object], object]) -> "_Cost":
+        """What `wrapped` takes beyond `original`."""
+        module = SimpleNamespace(training=True)
+
+        def timed(function: Callable[[object], object]) -> int:
+            began = clock()
+            for _ in range(_CALIBRATION_CALLS):
+                function(module)
+            return clock() - began
+
+        hot = min(timed(wrapped) for _ in range(3)) - min(timed(original) for _ in range(3))
+        return cls(max(hot, 0) // _CALIBRATION_CALLS, cold_ns(lambda: wrapped(module)))

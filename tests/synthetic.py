@@ -102,6 +102,10 @@ class Tape:
         with self.span("phase", "optimizer", layer=which):
             yield
 
+    def calls_seen(self, seen: bool) -> None:
+        """From here on module calls are recorded, or are left out."""
+        self.add("spans", self.now, self.now, kind="phase", name="calls", layer=int(seen))
+
     def batch(self, wait_ms: float, loader: str = "train", epoch: int = 0, index: int = 0, worker: int = -1) -> None:
         """The program waited for a batch and got it."""
         start = self.now

@@ -34,7 +34,7 @@ def render(view: View) -> Component:
     return page(
         "Overview",
         _figures(run),
-        section("Where a step's time goes", _phases(run.step_summary()), note="mean share of each phase"),
+        section("Where a step's time goes", _phases(run.step_summary()), note=_phases_from(run.step_summary())),
         dmc.SimpleGrid(
             [
                 section("Steps", graph(steps_figure(run.main_steps(), run.extent()[0])), note="duration over time"),
@@ -112,6 +112,11 @@ def _end(manifests: list[Manifest]) -> str:
         return "did not end in order"
     code = next((manifest.exit_code for manifest in manifests if manifest.exit_code), 0)
     return f"exit code {code}" if code else ""
+
+
+def _phases_from(steps: StepSummary) -> str:
+    known = "" if steps.phase_steps == steps.count else f" in the {steps.phase_steps:,} steps of which it is known"
+    return f"mean share of each phase{known}"
 
 
 def _phases(steps: StepSummary) -> Component:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from recording import PROGRAMS, comparable, plain, record
 
+from tracekit.analysis.report import analyze
 from tracekit.analysis.steps import find_steps
 
 PYTHON = [sys.executable]
@@ -97,3 +98,28 @@ def test_profiling_program_is_left_alone_and_it_is_said(tmp_path: Path) -> None:
     run = record([*PYTHON, str(PROGRAMS / "profiles_itself.py")], tmp_path / "run").run
 
     assert any("torch.profiler" in note.why for note in run.missing)
+
+
+def test_calls_are_left_out_of_short_steps_and_nothing_untrue_is_said(tmp_path: Path) -> None:
+    """GIVEN steps so short that noticing module calls costs too much THEN every step is counted, evaluation is recorded
+    in full, and phases come from the steps whose calls were."""
+    command = [*PYTHON, str(PROGRAMS / "short_steps.py")]
+
+    without, recorded = plain(command), record(command, tmp_path / "run", "--profile", "off")
+
+    assert recorded.out == without.stdout
+    run = recorded.run
+    steps = find_steps(run)
+    optimizer = run.sql("SELECT process, count(*) AS steps FROM spans WHERE name = 'optimizer' GROUP BY ALL")
+    assert sorted(optimizer["steps"]) == [100, 1300]
+    calls = run.sql(
+        "SELECT process, name, count(*) AS calls FROM spans WHERE kind = 'layer' AND depth = 0 GROUP BY ALL"
+    )
+    of = calls[calls["process"] == steps.main].set_index("name")["calls"]
+    assert of["Probe"] == 200
+    assert 100 < of["Sequential"] < 900
+    report = analyze(run)
+    assert 50 < report.steps.phase_steps < 900
+    shares = {phase.name: phase.share for phase in report.steps.phases}
+    assert shares["forward"] > 0.05
+    assert sum(shares.values()) == pytest.approx(1)

@@ -107,6 +107,39 @@ def test_spacing_follows_a_program_that_changes_its_pace(before: int, after: int
         assert sum(program.detailed[seen:]) >= 3_000 / (spacing + 3)
 
 
+@settings(max_examples=60)
+@given(st.integers(MS // 5, 200 * MS), st.integers(1_000, 200_000), st.floats(0.001, 0.02))
+def test_calls_keep_their_part_of_the_budget(own_ns: int, calls_ns: int, budget: float) -> None:
+    """GIVEN calls of any cost THEN they are recorded on every step where that is cheap, else on as many as are allowed,
+    but never on less than one step in ten, and on some steps on end."""
+    with Program(budget) as program:
+        seen: list[bool] = []
+        for _ in range(6_000):
+            program.governor.calls_ns = calls_ns
+            seen.append(program.governor.with_calls)
+            program.step(own_ns, detail_ns=own_ns // 4, always_ns=calls_ns if program.governor.with_calls else 0)
+        plain = [was for was, detailed in zip(seen, program.detailed, strict=True) if not detailed][100:]
+        share, allowed = sum(plain) / len(plain), own_ns * budget * 0.05 / calls_ns
+        if allowed >= 1.01:
+            assert share == 1
+        elif allowed <= 0.98:
+            assert max(allowed * 0.7, 0.1) <= share <= max(allowed * 1.4, 0.16)
+        assert all(was for was, detailed in zip(seen, program.detailed, strict=True) if detailed)
+
+
+def test_calls_are_recorded_on_steps_on_end() -> None:
+    with Program() as program:
+        seen = []
+        for _ in range(5_000):
+            program.governor.calls_ns = MS
+            seen.append(program.governor.with_calls)
+            program.step(2 * MS, detail_ns=MS)
+        runs = "".join("1" if was else "0" for was in seen[100:]).split("0")
+        assert max(map(len, runs)) >= 16
+        gaps = {len(gap) for gap in "".join("1" if was else "0" for was in seen).split("1") if gap}
+        assert len(gaps) > 5  # no period of ours
+
+
 def test_one_costly_step_does_not_end_the_detail() -> None:
     """GIVEN one detailed step a thousand times as costly (a page fault, a suspended laptop) THEN detail goes on."""
     with Program(budget=0.01) as program:

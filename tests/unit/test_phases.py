@@ -78,6 +78,28 @@ def test_other_threads_do_not_count(tmp_path: Path) -> None:
     assert phases_of(tmp_path, tape)["forward"] == [0]
 
 
+def test_phases_of_steps_without_calls_are_not_known(tmp_path: Path) -> None:
+    """GIVEN calls left out from within step 1 into step 3, and again in the last, when the program was killed THEN only
+    the steps with all calls have phases."""
+    tape = Tape()
+    for step in range(6):
+        if step in (2, 5):
+            tape.calls_seen(False)
+        elif step == 4:
+            tape.calls_seen(True)
+        if step not in (2, 3, 5):
+            tape.call("Model", 5)
+        else:
+            tape.gap(5)
+        tape.optimizer(2)
+    run = open_run(make_run(tmp_path / "run", [tape]))
+    steps = find_steps(run)
+    assert len(steps.frame) == 6
+    frame = step_phases(run, steps)
+    assert frame["step"].unique().tolist() == [0, 1, 4]
+    assert phase_shares(frame, 0)["forward"] == pytest.approx(5 / 7)
+
+
 def test_a_run_without_steps(tmp_path: Path) -> None:
     assert phases_of(tmp_path) == {name: [] for name in PHASES}
 

@@ -103,15 +103,18 @@ def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:
 def test_phases_are_those_of_the_steps_in_which_calls_were_recorded(tmp_path: Path) -> None:
     tape = Tape()
     for step in range(20):
+        if step == 10:
+            tape.calls_seen(False)
         if step < 10:
             tape.call("Model", 5)
         else:
             tape.gap(5)
         tape.optimizer(5)
-    manifest = make_manifest(missing=[Missing("layers, after the first steps", "they cost too much")])
-    found, _ = analyzed(make_run(tmp_path / "run", [tape], manifest=manifest))
+    found, text = analyzed(make_run(tmp_path / "run", [tape]))
     assert found["steps"]["count"] == 20
+    assert found["steps"]["phase_steps"] == 10
     assert {phase["name"]: phase["share"] for phase in found["steps"]["phases"]}["forward"] == 0.5
+    assert "phases from 10 of the steps" in text
 
 
 def test_a_step_under_way_when_the_program_was_killed_is_named(tmp_path: Path) -> None:

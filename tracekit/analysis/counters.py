@@ -2,6 +2,7 @@
 
 A counter is known per interval between two readings, not per phase: an interval's increase is divided among the phases
 in proportion to the time that each had in it. Phases much shorter than the interval get their average, not their own.
+What grew in steps whose phases are not known is divided as it is in the others.
 """
 
 import math
@@ -12,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.analysis.intervals import Intervals, Times, intersect, subtract, union
+from tracekit.analysis.loop import without_calls
 from tracekit.analysis.phases import PHASES, phase_times
 from tracekit.analysis.steps import Steps
 from tracekit.run.counter_names import describe
@@ -125,16 +127,22 @@ def _describe(counter: str) -> tuple[str, bool] | None:
 
 
 def _all_phases(steps: Steps, process: int, window: tuple[int, int]) -> dict[str, Intervals]:
-    loop = union(np.array([window[0]]), np.array([window[1]]))
+    """When each phase was on, as far as that is known; "whole" is the time of all steps."""
+    whole = union(np.array([window[0]]), np.array([window[1]]))
+    loop = subtract(whole, without_calls(steps.evidence[process]))
+    loop = loop if len(loop) else whole
     times = {phase: intersect(when, loop) for phase, when in phase_times(steps.loop_rows(process)).items()}
     rest = loop
     for when in times.values():
         rest = subtract(rest, when)
-    return {phase: times.get(phase, rest) for phase in PHASES}
+    return {**{phase: times.get(phase, rest) for phase in PHASES}, "whole": whole}
 
 
 def _divide(rows: pd.DataFrame, times: dict[str, Intervals]) -> dict[str, float]:
+    """The increase in each phase; together that in the whole."""
     begins = rows["start_ns"].to_numpy()
     lengths = np.maximum(rows["duration_ns"].to_numpy(), 1)
     rate = rows["value"].to_numpy(dtype=np.float64) / lengths
-    return {phase: float((rate * when.overlap(begins, begins + lengths)).sum()) for phase, when in times.items()}
+    grown = {phase: float((rate * when.overlap(begins, begins + lengths)).sum()) for phase, when in times.items()}
+    whole, known = grown.pop("whole"), sum(grown.values())
+    return {phase: value * whole / known if known else value for phase, value in grown.items()}

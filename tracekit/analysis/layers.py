@@ -1,8 +1,8 @@
 """Layers: the time of each layer in a step, forward and backward, and the part of it that is its own.
 
-The outermost calls are recorded on every step, those inside them on some steps only, so times are given per step: the
-median over the steps in which the layer was recorded. A call during which the layers inside an nn.LSTM were told apart
-is slower than others: what it tells is only how the call divides among them.
+Calls are recorded on some steps only, those inside others on fewer, so times are given per step: the median over the
+steps in which the layer was recorded. A call during which the layers inside an nn.LSTM were told apart is slower than
+others: what it tells is only how the call divides among them.
 """
 
 import numpy as np

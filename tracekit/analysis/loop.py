@@ -1,4 +1,4 @@
-"""What the main loop of each process did: the rows recorded on every step, the evidence of steps and phases."""
+"""What the main loop of each process did: the rows recorded whatever the detail, the evidence of steps and phases."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracekit.analysis.intervals import Times
+from tracekit.analysis.intervals import Intervals, Times, union
 from tracekit.run.reader import Run
 
 
@@ -20,6 +20,7 @@ class What(IntEnum):
     CALL = 3  # an outermost module call
     BATCH = 4  # the wait for a batch
     COLLECTIVE = 5  # a communication call that returns when it is done
+    CALLS_SEEN = 6  # from here on module calls are recorded (`which` 1) or left out (0)
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class Rows:
 _EVIDENCE = f"""
     SELECT process, thread, start_ns, start_ns + duration_ns AS end_ns, coalesce(layer, -1) AS which,
            CASE WHEN kind = 'step' THEN {What.MARK:d} WHEN kind = 'layer' THEN {What.CALL:d}
-                WHEN name = 'optimizer' THEN {What.OPTIMIZER:d} ELSE {What.BACKWARD:d} END AS what
+                WHEN name = 'optimizer' THEN {What.OPTIMIZER:d} WHEN name = 'calls' THEN {What.CALLS_SEEN:d}
+                ELSE {What.BACKWARD:d} END AS what
     FROM spans
     WHERE (kind = 'layer' AND depth = 0 AND direction = 'forward') OR kind = 'step'
-          OR (kind = 'phase' AND name IN ('optimizer', 'backward'))
+          OR (kind = 'phase' AND name IN ('optimizer', 'backward', 'calls'))
     UNION ALL
     SELECT process, thread, start_ns, start_ns + duration_ns, (hash(loader) >> 1)::BIGINT, {What.BATCH:d} FROM batches
     UNION ALL
@@ -86,6 +88,14 @@ def loop_evidence(run: Run) -> dict[int, Rows]:
                 part["what"].astype(np.int8), part["thread"], part["which"], part["start_ns"], part["end_ns"]
             )
     return evidence
+
+
+def without_calls(rows: Rows) -> Intervals:
+    """When a process ran without its module calls being recorded, given all its evidence."""
+    marks = rows.of(What.CALLS_SEEN)
+    end = np.iinfo(np.int64).max
+    left_out = marks.which == 0
+    return union(marks.starts[left_out], np.append(marks.starts[1:], end)[left_out] if len(marks) else marks.starts)
 
 
 def _loader_workers(run: Run) -> set[int]:

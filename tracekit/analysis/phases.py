@@ -3,13 +3,15 @@
 A moment belongs to the first of these that is open: communication, loading wait, backward, forward, optimizer; else to
 "other". So a forward recomputed inside a backward pass is backward, and a closure's forward inside an optimizer step is
 forward. A communication call that returns at once (async) is not communication: waiting for it happens elsewhere.
+
+Where recording left out the module calls, forward cannot be told from "other": the phases of those steps are not known.
 """
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.intervals import Intervals, join, subtract, union
-from tracekit.analysis.loop import Rows, What
+from tracekit.analysis.loop import Rows, What, without_calls
 from tracekit.analysis.steps import Steps
 from tracekit.run.reader import Run
 
@@ -39,10 +41,12 @@ def phase_times(rows: Rows) -> dict[str, Intervals]:
 def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
     """The time of each phase in each step: `process`, `step`, `phase`, `duration_ns`.
 
-    Six rows a step, in the order of `PHASES`; they add up exactly to the step's duration.
+    Six rows a step, in the order of `PHASES`; they add up exactly to the step's duration. None of a step whose phases
+    are not known.
     """
     frames = []
     for process, mine in steps.frame.groupby("process"):
+        mine = known_phases(mine, steps.evidence[int(process)])
         times = phase_times(steps.loop_rows(int(process)))
         starts, durations = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
         parts = {phase: when.overlap(starts, starts + durations) for phase, when in times.items()}
@@ -60,6 +64,12 @@ def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame({"process": [], "step": [], "phase": pd.Categorical([], PHASES), "duration_ns": []})
     return pd.concat(frames, ignore_index=True)
+
+
+def known_phases(mine: pd.DataFrame, evidence: Rows) -> pd.DataFrame:
+    """Those of a process's steps during all of which its module calls were recorded."""
+    starts, durations = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
+    return mine[without_calls(evidence).overlap(starts, starts + durations) == 0]
 
 
 def phase_shares(phases: pd.DataFrame, process: int | None) -> dict[str, float]:

@@ -11,9 +11,8 @@ from tracekit.analysis.counters import MACHINE, counter_levels, counters_by_phas
 from tracekit.analysis.exploration import Exploration, Matrix, explore, median_interval
 from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
-from tracekit.analysis.loop import What
 from tracekit.analysis.operators import operator_times
-from tracekit.analysis.phases import phase_shares, step_phases
+from tracekit.analysis.phases import PHASES, phase_shares, step_phases
 from tracekit.analysis.report_schema import (
     REPORT_VERSION,
     Advisor,
@@ -94,25 +93,17 @@ def summarize_steps(run: Run, steps: Steps) -> StepSummary:
         return StepSummary(0, None, None, [], processes=processes)
     times = counted[steps.main].to_numpy()
     phases = step_phases(run, steps)
-    if any(note.what.startswith("layers") for note in run.missing):
-        phases = phases[phases["step"] < _steps_with_calls(steps, steps.main)]
     shares = phase_shares(phases, steps.main)
     return StepSummary(
         count=len(times),
         median_ms=float(np.median(times)),
         p90_ms=float(np.percentile(times, 90)),
         phases=[Phase(name, share) for name, share in shares.items()],
+        phase_steps=int((phases["process"] == steps.main).sum()) // len(PHASES),
         rule=steps.rule[steps.main],
         process=steps.main,
         processes=processes,
     )
-
-
-def _steps_with_calls(steps: Steps, process: int) -> int:
-    """The number of steps up to the last recorded call: after recording gave up the layers, no forward is seen."""
-    calls = steps.loop_rows(process).of(What.CALL)
-    begins = steps.of(process)["start_ns"].to_numpy()
-    return int(np.searchsorted(begins, calls.starts[-1], side="right")) if len(calls) else len(begins)
 
 
 def _layers(table: pd.DataFrame) -> list[LayerSummary]:

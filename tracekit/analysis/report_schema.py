@@ -32,12 +32,16 @@ class ProcessSteps(msgspec.Struct):
 
 
 class StepSummary(msgspec.Struct):
-    """The steps of the process that stands for the run. Times are None without steps."""
+    """The steps of the process that stands for the run. Times are None without steps.
+
+    `phase_steps` of them have their phases known.
+    """
 
     count: int
     median_ms: float | None
     p90_ms: float | None
     phases: list[Phase]
+    phase_steps: int = 0
     rule: str = "none"
     process: int | None = None
     processes: list[ProcessSteps] = []

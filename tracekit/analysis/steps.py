@@ -265,7 +265,8 @@ def _loop_begin(marks: Rows, rows: Rows, process_began: int | None) -> int:
         per_step = np.trim_zeros(np.diff(np.searchsorted(starts, marks.ends), prepend=0), "b")
         if not len(per_step) or not per_step[0]:
             continue
-        usual = int(np.median(per_step[1:])) if len(per_step) > 1 else int(per_step[0])
+        seen = per_step[1:][per_step[1:] > 0]  # in short steps calls are left out now and then
+        usual = int(np.median(seen)) if len(seen) else int(per_step[0])
         if usual:
             return min(first, int(starts[max(per_step[0] - usual, 0)]))
     if first == marks.ends[0] and process_began is not None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
-from tracekit.analysis.report_schema import CounterSummary, Report
+from tracekit.analysis.report_schema import CounterSummary, Report, StepSummary
 from tracekit.analysis.words import shell_line, shortened, visible
 
 WIDTH = 100
@@ -65,6 +65,12 @@ def _head(report: Report) -> Lines:
     ]
 
 
+def _phases_known(steps: StepSummary) -> Lines:
+    if steps.phase_steps == steps.count:
+        return []
+    return [f"  phases from {steps.phase_steps} of the steps: on the others module calls were left out, to cost less"]
+
+
 def _steps(report: Report) -> Lines:
     steps = report.steps
     if not steps.count:
@@ -73,6 +79,7 @@ def _steps(report: Report) -> Lines:
         f"STEPS  {steps.count} by the rule '{steps.rule}', median {_ms(steps.median_ms)}, p90 {_ms(steps.p90_ms)};"
         " none dropped",
         *(f"  {phase.name:<14}{phase.share:>7.1%}  {'#' * round(phase.share * 50)}" for phase in steps.phases),
+        *_phases_known(steps),
     ]
     if len(steps.processes) > 1:
         rows = [
