@@ -61,6 +61,7 @@ def hostile_study(path: Path) -> None:
         conditions=[summarise(name, times) for name, times in blocks.items()],
         comparisons=[compare("baseline", name, blocks["baseline"], times, 0.02) for name, times in blocks.items()][1:],
         floor=0.02,
+        level=0.95,
         stopped=HOSTILE,
         blocks_ms=blocks,
         guidelines=[Guideline(HOSTILE, 0.9, 27, HOSTILE)],

@@ -54,6 +54,7 @@ def studied(**changes: object) -> Study:
         conditions=[summarise(name, times) for name, times in blocks.items()],
         comparisons=[compare("baseline", ATTACK, blocks["baseline"], blocks[ATTACK], 0.02)],
         floor=0.02,
+        level=0.95,
         stopped="every comparison was settled after 5 rounds",
         blocks_ms=blocks,
         guidelines=[Guideline(ATTACK, 0.75, 4, ATTACK)],

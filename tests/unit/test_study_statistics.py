@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from tracekit.analysis.report_schema import Gain
 from tracekit.study.statistics import (
     Comparison,
-    Interval,
     compare,
     drop_warm_up,
     is_settled,
@@ -80,7 +80,7 @@ def test_interval_of_few_pairs_is_students(pairs: int, level: float) -> None:
 def test_interval_is_ordered_and_survives_json(study: list[tuple[float, float]]) -> None:
     gain = paired_gain(*columns(study))
     assert gain.low <= gain.expected <= gain.high < 1
-    assert msgspec.json.decode(msgspec.json.encode(gain), type=Interval) == gain
+    assert msgspec.json.decode(msgspec.json.encode(gain), type=Gain) == gain
 
 
 def test_pairs_that_are_not_complete_are_dropped() -> None:
@@ -248,21 +248,19 @@ def test_looks_share_the_error_of_one() -> None:
 
 
 def test_settled_needs_every_comparison_decided_and_narrow() -> None:
-    narrow = Comparison("a", "b", Interval(0.08, 0.1, 0.12), "faster", 6, 0.02)
+    narrow = Comparison("a", "b", Gain(0.08, 0.1, 0.12), "faster", 6, 0.02)
     assert is_settled([narrow, narrow])
     assert not is_settled([])
     for change in (
         {"verdict": "undecided"},
         {"pairs": 4},
-        {"gain": Interval(0.04, 0.1, 0.16)},
+        {"gain": Gain(0.04, 0.1, 0.16)},
     ):
         assert not is_settled([narrow, msgspec.structs.replace(narrow, **change)])
-    assert is_settled([msgspec.structs.replace(narrow, gain=Interval(0.04, 0.1, 0.16), margin=0.07)])
+    assert is_settled([msgspec.structs.replace(narrow, gain=Gain(0.04, 0.1, 0.16), margin=0.07)])
     # of a large gain nobody needs to know each percent
-    assert is_settled([msgspec.structs.replace(narrow, gain=Interval(0.41, 0.5, 0.59))])
-    assert is_settled(
-        [msgspec.structs.replace(narrow, gain=Interval(-0.009, 0.0, 0.009), verdict="same", margin=0.001)]
-    )
+    assert is_settled([msgspec.structs.replace(narrow, gain=Gain(0.41, 0.5, 0.59))])
+    assert is_settled([msgspec.structs.replace(narrow, gain=Gain(-0.009, 0.0, 0.009), verdict="same", margin=0.001)])
 
 
 @given(st.lists(st.text(max_size=3), unique=True, max_size=6), st.integers(0, 1000))

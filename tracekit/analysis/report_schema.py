@@ -98,7 +98,7 @@ class Finding(msgspec.Struct):
 
 
 class Gain(msgspec.Struct):
-    """The relative saving of step time, 1 - new/old."""
+    """The relative saving of step time, 1 - new/old: positive means that the new one has the shorter steps."""
 
     low: float
     expected: float

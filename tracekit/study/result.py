@@ -17,7 +17,9 @@ STUDY_VERSION = 1
 class Study(msgspec.Struct):
     """A study: its conditions, what each gave, and how they compare. `blocks_ms` has the median step of every block.
 
-    `floor` is the gain that the baseline seems to have over itself. `stopped` says why no more rounds were run.
+    `floor` is the gain that the baseline seems to have over itself, `level` the certainty that each interval of a
+    comparison was made with: more than 0.95 where the results were looked at before the end. `stopped` says why no more
+    rounds were run.
     """
 
     schema: int
@@ -27,6 +29,7 @@ class Study(msgspec.Struct):
     conditions: list[ConditionSummary]
     comparisons: list[Comparison]
     floor: float
+    level: float
     stopped: str
     blocks_ms: dict[str, list[float]]
     settings: list[Setting] = []

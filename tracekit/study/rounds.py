@@ -3,11 +3,15 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from tracekit.settings.file import Entry, write_settings
+from tracekit.study.result import STUDY_VERSION, Study
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import (
+    LEVEL,
     Comparison,
     ConditionSummary,
     compare,
@@ -40,7 +44,32 @@ class Rounds:
         self._conditions[base.name + AGAIN] = Condition(base.name + AGAIN, base.settings)
         self._pairs = pairs
         self._seed = seed
+        self._level = LEVEL
         self.stopped = ""
+
+    def conduct(self, study: str, deadline: float, entries: list[Entry], why: str, **found: Any) -> Study:
+        """Run to the end, or until interrupted, and leave in the study's folder what came out and what was compared."""
+        try:
+            self.run(deadline)
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        folder = self._runs.folder
+        write_settings(folder / "settings.toml", entries, why)
+        result = Study(
+            schema=STUDY_VERSION,
+            study=study,
+            path=str(folder),
+            command=self._runs.command,
+            conditions=self.summaries(),
+            comparisons=self.comparisons(),
+            floor=self.floor(),
+            level=self._level,
+            stopped=self.stopped,
+            blocks_ms=self._runs.median_ms,
+            **found,
+        )
+        result.save(folder)
+        return result
 
     def run(self, deadline: float) -> None:
         """Measure until all comparisons are settled or the deadline (`time.monotonic`) would be passed."""
@@ -68,8 +97,6 @@ class Rounds:
             self._runs.say(f"round {done + 1}")
             for name in order:
                 self._runs.measure(self._conditions[name])
-
-    _level = 0.95
 
     def comparisons(self) -> list[Comparison]:
         """The comparisons asked for, with what has been measured so far, at the level of the last look."""

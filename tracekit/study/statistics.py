@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from tracekit.analysis.report_schema import Gain
+
 Verdict = Literal["faster", "same", "slower", "undecided"]
 Floats = NDArray[np.float64]
 
@@ -31,20 +33,12 @@ BATCH = 5  # steps in a batch of MSER-5
 FEWEST_BATCHES = 10  # a shorter run is cut by single steps: of few batches some tail looks quiet by chance
 
 
-class Interval(msgspec.Struct):
-    """The relative saving of step time, 1 - new/old: positive means that the new one has the shorter steps."""
-
-    low: float
-    expected: float
-    high: float
-
-
 class Comparison(msgspec.Struct):
     """Condition `b` against condition `a`; "faster" means that b is faster than a."""
 
     a: str
     b: str
-    gain: Interval
+    gain: Gain
     verdict: Verdict
     pairs: int
     margin: float  # the smallest gain that matters
@@ -79,7 +73,7 @@ def summarise(name: str, times_ms: ArrayLike) -> ConditionSummary:
     return ConditionSummary(name, len(times), median, (min(float(low), median), max(float(high), median)))
 
 
-def paired_gain(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Interval:
+def paired_gain(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Gain:
     """The gain of b over a, from block times paired by round; pairs that are not two positive numbers are dropped.
 
     The estimate is the Hodges-Lehmann pseudo-median of the log-ratios (the median of all means of two). The interval
@@ -197,8 +191,8 @@ def drop_warm_up(times_ns: ArrayLike) -> NDArray[np.int64]:
     return times[1 + size * int(np.argmin(errors)) :]
 
 
-def _gain(low: float, estimate: float, high: float) -> Interval:
-    return Interval(1 - math.exp(high), 1 - math.exp(estimate), 1 - math.exp(low))
+def _gain(low: float, estimate: float, high: float) -> Gain:
+    return Gain(1 - math.exp(high), 1 - math.exp(estimate), 1 - math.exp(low))
 
 
 def _log_ratios(a: ArrayLike, b: ArrayLike) -> Floats:

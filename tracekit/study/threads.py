@@ -10,8 +10,7 @@ from tracekit.advice import analyze
 from tracekit.advice.entries import settings_entries
 from tracekit.analysis.report_schema import Report
 from tracekit.settings.exploration import fixed
-from tracekit.settings.file import write_settings
-from tracekit.study.result import STUDY_VERSION, Study
+from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 
@@ -40,28 +39,16 @@ def study_threads(
     else:
         say(f"no plan by layer: {report.advice}")
     rounds = Rounds(runs, conditions, lambda: _pairs(conditions, runs), secrets.randbits(32))
-    try:
-        rounds.run(deadline)
-    except KeyboardInterrupt:
-        rounds.stopped = "interrupted"
-    write_settings(folder / "settings.toml", entries, report.advice)
-    study = Study(
-        schema=STUDY_VERSION,
-        study="threads",
-        path=str(folder),
-        command=command,
-        conditions=rounds.summaries(),
-        comparisons=rounds.comparisons(),
-        floor=rounds.floor(),
-        stopped=rounds.stopped,
-        blocks_ms=runs.median_ms,
+    return rounds.conduct(
+        "threads",
+        deadline,
+        entries,
+        report.advice,
         settings=report.settings,
         guidelines=report.exploration.guidelines if report.exploration else [],
         explored=str(run.path),
         advice=report.advice,
     )
-    study.save(folder)
-    return study
 
 
 def control(plan: dict[str, Any], count: int) -> dict[str, Any]:

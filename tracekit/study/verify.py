@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracekit.settings.file import Entry, write_settings
-from tracekit.study.result import STUDY_VERSION, Study
+from tracekit.settings.file import Entry
+from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds
 from tracekit.study.runs import Condition, StudyRuns
 
@@ -35,21 +35,5 @@ def verify(
         conditions.append(Condition(f"fixed:{best_fixed}", {"threads.intra_op": best_fixed}))
         pairs.append((conditions[-1].name, RECOMMENDED))
     rounds = Rounds(runs, conditions, lambda: pairs, secrets.randbits(32))
-    try:
-        rounds.run(deadline)
-    except KeyboardInterrupt:
-        rounds.stopped = "interrupted"
-    write_settings(folder / "settings.toml", [Entry(name, value) for name, value in settings.items()], "As verified.")
-    study = Study(
-        schema=STUDY_VERSION,
-        study="verify",
-        path=str(folder),
-        command=command,
-        conditions=rounds.summaries(),
-        comparisons=rounds.comparisons(),
-        floor=rounds.floor(),
-        stopped=rounds.stopped,
-        blocks_ms=runs.median_ms,
-    )
-    study.save(folder)
-    return study
+    entries = [Entry(name, value) for name, value in settings.items()]
+    return rounds.conduct("verify", deadline, entries, "As verified.")
