@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tracekit.errors import TracekitError
+from tracekit.cli.options import program_of
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -24,10 +24,7 @@ def command(settings: Path, command: tuple[str, ...]) -> int:
     from tracekit.cli.locate import settings_of
     from tracekit.record.applying import run_with
 
-    command = command[1:] if command[:1] == ("--",) else command
-    if not command:
-        raise TracekitError("no command to run; give it after --, as in: tracekit apply RUN -- python train.py")
-    code, lines = run_with(list(command), settings_of(settings))
+    code, lines = run_with(program_of(command, "apply RUN"), settings_of(settings))
     for line in lines:
         print(f"tracekit: {visible(line)}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""What the commands that run experiments share: their budget, their folder, their progress."""
+"""What the commands that run a program share: its command, a budget, a folder, progress."""
 
 import re
 import sys
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+
+from tracekit.errors import TracekitError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -25,6 +27,20 @@ class Duration(click.ParamType[float]):
 budget_option = click.option(
     "--budget", type=Duration(), default="5m", show_default=True, help="Time to spend; stops earlier when settled."
 )
+
+
+def program_of(words: tuple[str, ...], usage: str) -> list[str]:
+    """The command that was given behind `--`. `usage` is how the line would begin that has one.
+
+    Raises TracekitError when there is none, or an option where it should begin.
+    """
+    command = list(words[1:] if words[:1] == ("--",) else words)
+    example = f"as in: tracekit {usage} -- python train.py"
+    if not command:
+        raise TracekitError(f"no command to run; give it after --, {example}")
+    if command[0].startswith("-"):
+        raise TracekitError(f"{command[0]} stands where the command should begin; options come first, {example}")
+    return command
 
 
 def narrator(quiet: bool) -> Callable[[str], None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracekit.cli.options import program_of
 from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
@@ -63,16 +64,15 @@ def command(
     from tracekit.run.folder import new_run_path
     from tracekit.settings.exploration import EXPLORING_OVERHEAD, exploration
 
-    if not command:
-        raise TracekitError("no command to record; give it after --, as in: tracekit record -- python train.py")
+    program = program_of(command, "record")
     options = {name: resolved.value for name, resolved in config.resolve(flags).items()}
     settings = _settings(settings_file, threads, interop)
     if explore and settings:
         raise TracekitError("--explore tries the settings itself; leave out --threads, --interop and --settings")
     outcome = record(
         Options(
-            command=list(command),
-            output=output or new_run_path(list(command), options["runs"]),
+            command=program,
+            output=output or new_run_path(program, options["runs"]),
             force=force,
             condition=condition or ("explore" if explore else _condition(settings, settings_file is not None)),
             settings=settings,

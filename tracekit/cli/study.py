@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from tracekit.cli.options import budget_option, narrator, study_folder
-from tracekit.errors import TracekitError
+from tracekit.cli.options import budget_option, narrator, program_of, study_folder
 
 
 @click.group()
@@ -33,10 +32,9 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     from tracekit.study.result import text_of
     from tracekit.study.threads import study_threads
 
-    if not command:
-        raise TracekitError("no command to study; give it after --, as in: tracekit study threads -- python train.py")
-    find_program(list(command))
+    program = program_of(command, "study threads")
+    find_program(program)
     counts = counts_here()
-    folder = output or study_folder(list(command))
-    study = study_threads(list(command), folder, counts, budget, narrator(quiet))
+    folder = output or study_folder(program)
+    study = study_threads(program, folder, counts, budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from tracekit.cli.options import budget_option, narrator, study_folder
-from tracekit.errors import TracekitError
+from tracekit.cli.options import budget_option, narrator, program_of, study_folder
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -40,14 +39,12 @@ def command(
     from tracekit.study.result import text_of
     from tracekit.study.verify import verify
 
-    command = command[1:] if command[:1] == ("--",) else command
-    if not command:
-        raise TracekitError("no command to run; give it after --, as in: tracekit verify RUN -- python train.py")
-    find_program(list(command))
+    program = program_of(command, "verify RUN")
+    find_program(program)
     values = settings_of(settings)
     refuse_elsewhere(values)
     cpus_for(values)
-    folder = output or study_folder(list(command))
-    study = verify(list(command), folder, values, best_fixed_of(settings), budget, narrator(quiet))
+    folder = output or study_folder(program)
+    study = verify(program, folder, values, best_fixed_of(settings), budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
     return int(require is not None and study.comparisons[0].verdict != require)
