@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.errors import RunError
-from tracekit.run.folder import STUDY_FILE, is_run, is_study, list_runs
+from tracekit.run.folder import is_run, is_study, list_runs, list_studies, study_written_ns
 from tracekit.study.result import Study
 
 
@@ -23,11 +23,8 @@ def study_paths(directory: Path) -> dict[str, Path]:
     """The studies of a directory by name, newest first; or the directory itself where it is one."""
     if is_run(directory) or not directory.is_dir():
         return {}
-    if is_study(directory):
-        found = [directory.resolve()]
-    else:
-        found = [path for path in directory.iterdir() if is_study(path) and not is_run(path)]
-    return {path.name: path for path in sorted(found, key=_written_ns, reverse=True)}
+    found = [directory.resolve()] if is_study(directory) else list_studies(directory)
+    return {path.name: path for path in found}
 
 
 def study_entries(paths: Mapping[str, Path]) -> list[StudyEntry]:
@@ -35,9 +32,9 @@ def study_entries(paths: Mapping[str, Path]) -> list[StudyEntry]:
     entries = []
     for name, path in paths.items():
         try:
-            entries.append(StudyEntry(name, _written_ns(path), Study.load(path)))
+            entries.append(StudyEntry(name, study_written_ns(path), Study.load(path)))
         except RunError as error:
-            entries.append(StudyEntry(name, _written_ns(path), None, str(error)))
+            entries.append(StudyEntry(name, study_written_ns(path), None, str(error)))
     return entries
 
 
@@ -55,10 +52,3 @@ def explored_run(name: str, path: Path, study: Study) -> str | None:
         return None
     run = f"{name}/{Path(study.explored).name}"
     return run if run in runs_inside({name: path}) else None
-
-
-def _written_ns(path: Path) -> int:
-    try:
-        return (path / STUDY_FILE).stat().st_mtime_ns
-    except OSError:
-        return 0  # removed since

@@ -73,7 +73,10 @@ def _why_not(report: Report) -> str:
         return "No thread count is recommended: the recorded process did not tell how many threads it uses."
     crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed()]
     if not crowded:
-        return "No thread count is recommended: the threads fit the CPUs. Whether fewer are faster was not measured."
+        return (
+            "No thread count is recommended: the threads fit the CPUs. Whether others are faster was not measured:"
+            " `tracekit record --explore threads` does."
+        )
     if any(crowd.lost() for crowd in crowded):
         return "No thread count is recommended: one thread in each process is the least; start fewer processes."
     if all(crowd.runnable is None and crowd.throttled is None for crowd in crowded):

@@ -116,6 +116,7 @@ def _layers(table: pd.DataFrame) -> list[LayerSummary]:
                 name=str(name),
                 depth=int(rows["depth"].min()),
                 calls=int(forward["calls"]),
+                steps=int(forward["steps"]),
                 calls_per_step=_number(forward["calls_per_step"]),
                 mean_ms=_number(forward["mean_ns"], _MS),
                 forward_ms=_number(by["ns_per_step"].get("forward"), _MS),

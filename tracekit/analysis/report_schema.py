@@ -50,12 +50,14 @@ class StepSummary(msgspec.Struct):
 class LayerSummary(msgspec.Struct):
     """A layer's median time in a step; None where it was not recorded in any step, or not in that direction.
 
-    `self_ms` and `share` are of both directions together, `calls_per_step` and `mean_ms` of the forward calls.
+    `self_ms` and `share` are of both directions together, `calls_per_step`, `mean_ms` and `steps`, the number of steps
+    that it rests on, of the forward calls.
     """
 
     name: str
     depth: int
     calls: int
+    steps: int
     calls_per_step: float | None
     mean_ms: float | None
     forward_ms: float | None

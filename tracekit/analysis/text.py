@@ -95,16 +95,17 @@ def _layers(report: Report) -> Lines:
         return []
     rows = [
         (
-            shortened(layer.name, _NAME),
+            shortened(layer.name, _NAME - 8),
             "?" if layer.calls_per_step is None else f"{layer.calls_per_step:g}",
             _ms(layer.forward_ms),
             _ms(layer.backward_ms),
             _ms(layer.self_ms),
             _percent(layer.share),
+            str(layer.steps),
         )
         for layer in report.layers[:_ROWS]
     ]
-    head = ["layer", "calls", "forward", "backward", "self", "of step"]
+    head = ["layer", "calls", "forward", "backward", "self", "of step", "steps"]
     return ["LAYERS  per step, medians", *_table(head, rows), *_more(report.layer_count)]
 
 

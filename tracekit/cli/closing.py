@@ -18,8 +18,9 @@ def describe(path: Path, lost: str | None) -> list[str]:
     count = len(steps.of(steps.main)) if steps.main is not None else 0
     lines = [
         f"recorded {path} ({run.manifest.condition})",
-        f"{count:,} steps, {processes} process{'es' if processes != 1 else ''}; recording cost about "
-        f"{overhead.total:.1%} of the time (budget {overhead.budget:.1%})",
+        f"{count:,} steps, {processes} process{'es' if processes != 1 else ''}; recording took about "
+        f"{overhead.program:.1%} of the program's time and {overhead.supervisor:.1%} of the machine's "
+        f"(budget {overhead.budget:.1%})",
     ]
     if lost:
         lines.append(f"LOST: {lost}")

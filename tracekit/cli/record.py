@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 )
 @click.option("--overhead", help="Budget for recording, in percent of the run time (default: 1).")
 @click.option("--profile", help="Profiler windows: auto, off, or full for every step (default: auto).")
-@click.option("--collectors", help="Comma-separated collectors (default: all).")
+@click.option(
+    "--collectors", help="Comma-separated collectors, such as steps,layers (default: all; a wrong name lists them)."
+)
 @click.option("--sample-hz", help="Samples of the counters per second (default: 10).")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(

@@ -9,24 +9,31 @@ import click
 if TYPE_CHECKING:
     from tracekit.run.manifest import Manifest
 
+_WHEN = "%Y-%m-%d %H:%M:%S"
+
 
 @click.command()
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 def command(directory: Path | None) -> None:
-    """List the runs of DIRECTORY, the newest first (default: where runs are kept, see `tracekit config show`).
+    """List the runs and studies of DIRECTORY, the newest first (default: where runs are kept, see `tracekit config
+    show`).
 
-    Steps are known of runs that were analyzed. A run that cannot be read is named on stderr.
+    Steps are known of runs that were analyzed, "-" stands for others. What cannot be read is named on stderr.
     """
     from tracekit import config
     from tracekit.analysis.words import shortened
     from tracekit.errors import RunError
-    from tracekit.run.folder import list_runs
+    from tracekit.run.folder import list_runs, list_studies
 
     found = directory or Path(config.resolve()["runs"].value)
-    paths = list_runs(found)
-    if not paths:
+    paths, studies = list_runs(found), list_studies(found)
+    if not paths and not studies:
         raise RunError(f"no run in {found}/; record one with: tracekit record -- python your_script.py")
-    rows = [["RUN", "WHEN (UTC)", "CONDITION", "STEPS", "ENDED", "COMPLETE", "COMMAND"], *map(_row, paths)]
+    rows = [
+        ["RUN", "WHEN (UTC)", "CONDITION", "STEPS", "ENDED", "COMPLETE", "COMMAND"],
+        *map(_row, paths),
+        *map(_study_row, studies),
+    ]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
     for *cells, last in rows:
         columns = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
@@ -50,9 +57,25 @@ def _row(path: Path) -> list[str]:
     except RunError as error:
         click.echo(f"tracekit: {visible(str(error))}", err=True)
         return [name, "?", "?", "?", "?", "?", "?"]
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(first.started_ns / 1e9))
+    when = time.strftime(_WHEN, time.gmtime(first.started_ns / 1e9))
     condition = shortened(first.condition, 20)
     return [name, when, condition, _steps(path), ended, "yes" if complete else "no", shell_line(first.command)]
+
+
+def _study_row(path: Path) -> list[str]:
+    from tracekit.analysis.words import shell_line, shortened, visible
+    from tracekit.errors import RunError
+    from tracekit.run.folder import study_written_ns
+    from tracekit.study.result import Study
+
+    name = shortened(path.name, 60)
+    try:
+        study = Study.load(path)
+    except RunError as error:
+        click.echo(f"tracekit: {visible(str(error))}", err=True)
+        return [name, "?", "?", "?", "?", "?", "?"]
+    when = time.strftime(_WHEN, time.gmtime(study_written_ns(path) / 1e9))
+    return [name, when, f"study {shortened(study.study, 14)}", "-", "-", "-", shell_line(study.command)]
 
 
 def _end(manifest: "Manifest") -> str:
@@ -73,4 +96,4 @@ def _steps(path: Path) -> str:
     try:
         return str(msgspec.json.decode((path / "findings.json").read_bytes(), type=Findings).steps.count)
     except (OSError, msgspec.MsgspecError):
-        return "?"
+        return "-"

@@ -126,6 +126,23 @@ def list_runs(directory: Path | str = DEFAULT_DIRECTORY) -> list[Path]:
     return sorted(runs, key=lambda path: (path / "manifest").stat().st_mtime_ns, reverse=True)
 
 
+def list_studies(directory: Path | str = DEFAULT_DIRECTORY) -> list[Path]:
+    """The studies of a directory, newest first."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        return []
+    found = [path for path in directory.iterdir() if is_study(path) and not is_run(path)]
+    return sorted(found, key=study_written_ns, reverse=True)
+
+
+def study_written_ns(path: Path) -> int:
+    """When a study was last written, Unix time."""
+    try:
+        return (path / STUDY_FILE).stat().st_mtime_ns
+    except OSError:
+        return 0  # removed since
+
+
 def newest_run(directory: Path | str = DEFAULT_DIRECTORY) -> Path:
     """The newest run of a directory. Raises RunError when it has none."""
     runs = list_runs(directory)
