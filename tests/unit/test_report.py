@@ -36,8 +36,8 @@ def test_the_keys_that_others_read(tmp_path: Path) -> None:
     assert missing == [{"what": note["what"], "why": note["why"]} for note in found["missing"]]
     assert all(evidence.keys() == {"what", "why"} for evidence in missing)
     assert found["layers"][0] == {
-        "name": "encoder.rnn", "depth": 1, "calls": 20, "steps": 20, "calls_per_step": 1.0, "mean_ms": 4.0, "forward_ms": 4.0,
-        "backward_ms": 5.0, "self_ms": 9.0, "share": 0.45,
+        "name": "encoder.rnn", "depth": 1, "calls": 20, "steps": 20, "calls_per_step": 1.0, "mean_ms": 4.0,
+        "forward_ms": 4.0, "backward_ms": 5.0, "self_ms": 9.0, "share": 0.45,
     }  # fmt: skip
 
 
