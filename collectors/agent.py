@@ -59,6 +59,7 @@ class Agent:
         self._status_written = 0
         self.step_source_rank = 99
         self.on_step: list[Callable[[], None]] = []
+        self.tally: Callable[[int, int, int, int], None] | None = None  # layer, direction, depth, ns of a detailed call
         self.runs_inner_layers = False  # one by one (`split_rnn`): then nobody needs to tell them apart
 
     def install(self) -> None:

@@ -73,6 +73,8 @@ class _Passage:
         """Record the backward pass."""
         agent = self._backward.agent
         agent.spool.write(Kind.LAYER, self._name, self._began, end, self._layer, 0, 0, 0, self._depth, BACKWARD)
+        if agent.tally is not None:
+            agent.tally(self._layer, BACKWARD, self._depth, end - self._began)
         self._began = 0
         agent.governor.spent_ns += clock() - end
 

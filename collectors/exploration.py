@@ -2,7 +2,8 @@
 
 1. After some warm-up steps, the costs of changing the thread count are probed in this process, with its OpenMP runtime.
 2. Each round holds every condition once, in random order; a block is a few steps long, its first step belongs to the
-   change. In detail, all layers are recorded in every step of a block, those inside an nn.LSTM too.
+   change. In detail, all layers are recorded in every step of a block, those inside an nn.LSTM too, and a condition
+   that is clearly worse for every layer is dropped (`race`).
 3. Conditions that are slower than the program's own cost time: when the blocks have taken more than the allowed share
    of the run, plain steps follow until they have not.
 
@@ -22,6 +23,7 @@ from .backward import Backward
 from .counted_calls import Inside, key_of, shape_of
 from .governor import cold_ns
 from .operators import is_watched
+from .race import Race
 from .spool import threads
 from .steps import Steps
 from .thread_counts import Counts, ThreadCounts
@@ -75,6 +77,10 @@ class Exploration:
         self._left = 0
         self._number = 0
         self._tried: set[int] = set()
+        self._running: list[int] = []  # the conditions that are still tried, and among them
+        self._own = 0  # the one that is the program's own
+        self._race: Race | None = None
+        self._agent.tally = None
         self._began = self._extra = 0
         self._loop_began = 0
 
@@ -91,6 +97,7 @@ class Exploration:
     def off(self) -> None:
         self._is_off = True
         self._block = None
+        self._agent.tally = None
         self._counts.observe = None
 
     # What is run, in the steps of a block.
@@ -153,7 +160,12 @@ class Exploration:
         own = self._counts.common
         if all((counts.common or own) != own for _, counts in self._conditions):
             self._conditions.append((f"threads.intra_op={own}", Counts(own)))
+        self._running = list(range(len(self._conditions)))
+        self._own = next(at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
         self._probe(torch)
+        if self._in_detail and not self._in_step:
+            self._race = Race()
+            self._agent.tally = self._race.add
         self._loop_began = self._last = clock()
         self._next()
         self._agent.governor.detailed = self._in_detail and self._block is not None
@@ -175,13 +187,23 @@ class Exploration:
             return
         if not self._queue:
             self._round += 1
-            self._queue = self._random.sample(range(len(self._conditions)), len(self._conditions))
+            self._drop_the_beaten()
+            self._queue = self._random.sample(self._running, len(self._running))
         self._block = self._queue.pop(0)
         steps = _STEPS if self._in_step else max(_STEPS, min(-(-_BLOCK_NS // step), _MOST_STEPS))
         self._left = steps + 1
         self._block_steps = self._left
         self._counts.put_in_force(self._conditions[self._block][1])
+        if self._race is not None:
+            self._race.begin()
         self._began = clock()
+
+    def _drop_the_beaten(self) -> None:
+        if self._race is not None:
+            began = clock()
+            beaten = self._race.beaten(self._round, self._own)
+            self._running = [each for each in self._running if each not in beaten]
+            self._extra += clock() - began
 
     def _close(self, now: int) -> None:
         assert self._block is not None
@@ -189,6 +211,8 @@ class Exploration:
         self._tried.add(self._block)
         name = self._agent.spool.intern(self._conditions[self._block][0])
         self._agent.spool.write(Kind.BLOCK, name, self._began, now, self._number - 1, self._round, 1, int(is_first))
+        if self._race is not None:
+            self._race.close(self._block, self._round, now - self._began)
         self._extra += now - self._began - self._block_steps * _median(self._plain)
 
     def _end(self) -> None:
@@ -199,8 +223,7 @@ class Exploration:
             )
 
     def _stop(self, what: str, why: str) -> None:
-        self._is_off = True
-        self._block = None
+        self.off()
         self._counts.withdraw()
         self._agent.note_missing(f"the exploration of thread counts: {what}", why)
 
@@ -296,6 +319,8 @@ class _Timed(Inside):
         agent, name = self._agent, f"{self._name}.layer{layer}"
         number, word, depth = agent.naming.number(name), agent.spool.intern(name), threads.current().depth
         agent.spool.write(Kind.LAYER, word, self._start, end, number, 0, 0, 0, depth, FORWARD)
+        if agent.tally is not None:
+            agent.tally(number, FORWARD, depth, end - self._start)
         if self._follow is not None:
             self._follow.leave(output, word, number, depth)
 

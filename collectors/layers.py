@@ -152,6 +152,8 @@ class Layers:
             self._calls += 1
             self._outermost += not depth
             agent.spool.write(Kind.LAYER, layer.word, start, end, layer.number, watch is not None, 0, 0, depth, FORWARD)
+            if agent.tally is not None:
+                agent.tally(layer.number, FORWARD, depth, end - start)
             if watch is not None:
                 watch.record()
             if follow is not None:

@@ -53,6 +53,25 @@ def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
     assert gain["expected"] == pytest.approx(1 / 6.5, abs=0.03)
 
 
+def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path) -> None:
+    """GIVEN three counts, the third best for no layer WHEN explored THEN it is tried in the first rounds only."""
+    program = (
+        "import sys\nfrom tracekit.cli.main import entry\nfrom tracekit.record import machine\n"
+        "machine.counts_here = lambda: [1, 2, 3]\nsys.exit(entry())"
+    )
+    record = ["record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "800"]
+    done = plain([sys.executable, "-c", program, *record])
+    assert done.returncode == 0, done.stderr
+    assert tracekit("analyze", "--json", str(tmp_path / "run")).returncode == 0
+    blocks = open_run(tmp_path / "run").sql("SELECT name, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY name")
+    rounds = dict(zip(blocks["name"], blocks["n"], strict=True))
+    assert rounds["threads.intra_op=3"] in (8, 12, 16)
+    assert min(rounds["threads.intra_op=1"], rounds["threads.intra_op=2"]) > rounds["threads.intra_op=3"] + 3
+    [plan] = [each for each in report(tmp_path / "run")["settings"] if each["name"] == "threads.layers"]  # type: ignore[attr-defined]
+    assert plan["recommended"]["first"] == 1
+    assert "dropped: 3 after" in plan["why"]
+
+
 def test_the_plan_is_applied_to_each_call_and_to_nothing_else(explored: Path) -> None:
     applied = tracekit("apply", str(explored), "--", *PLANTED, "20")
 

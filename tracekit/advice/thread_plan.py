@@ -92,6 +92,10 @@ def _holds_for(
 
 def _basis(measured: Exploration) -> str:
     text = f"{measured.rounds} rounds of blocks with {', '.join(map(str, measured.counts))} threads in turn"
+    tried = np.count_nonzero(~np.isnan(measured.step_ns), axis=0)
+    fewer = tried < 0.75 * max(tried, default=0)
+    dropped = [f"{count} after {tried[at]}" for at, count in enumerate(measured.counts) if fewer[at]]
+    text += f" (best for no layer and dropped: {', '.join(dropped)})" if dropped else ""
     return text + (f", {measured.disturbed} disturbed blocks left out" if measured.disturbed else "")
 
 

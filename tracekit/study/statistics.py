@@ -26,6 +26,7 @@ FEWEST_PAIRS = 3  # for a verdict; the interval from two is a guess about the sh
 FEWEST_SETTLED = 5  # pairs before a study may stop early
 RESOLUTION = 0.01  # an interval with a half-width of 1 % is narrow enough, whatever the margin
 RELATIVE_RESOLUTION = 0.25  # and so is one with a quarter of the gain it is about
+WIDEST_SAME = 0.05  # on a machine that cannot tell 5 % "the same" would say nothing: gains of 5 to 20 % are looked for
 LEAST_FLOOR = 0.001  # no machine repeats itself better than this for long, even if a few A/A pairs say so
 UNKNOWN = math.log(1000)  # no bound is farther than 1000-fold from the estimate: without two pairs, what JSON can hold
 HOPELESS_PAIRS = 1000  # a study that needs more will not be run
@@ -93,7 +94,8 @@ def compare(a_name: str, b_name: str, a: ArrayLike, b: ArrayLike, margin: float,
 
     faster     the whole interval of the gain is positive, and the expected gain is at least the margin;
     slower     the same with a and b exchanged;
-    same       the interval at 2 level - 1 (90 % by default) lies inside the margin: two one-sided tests, TOST;
+    same       the interval at 2 level - 1 (90 % by default) lies inside the margin, or inside 5 % where that is less:
+               two one-sided tests, TOST;
     undecided  otherwise, with the number of pairs that would probably decide it.
 
     Inside the margin means that b/a is between 1 - margin and 1 / (1 - margin). The expected gain is either inside or
@@ -109,17 +111,19 @@ def compare(a_name: str, b_name: str, a: ArrayLike, b: ArrayLike, margin: float,
     elif not margin < 1:
         why = "the noise floor is not known"
     else:
-        bound = -math.log1p(-margin)
+        bound, near = -math.log1p(-margin), -math.log1p(-min(margin, WIDEST_SAME))
         if high < 0 and estimate <= -bound:
             verdict = "faster"
         elif low > 0 and estimate >= bound:
             verdict = "slower"
-        elif -bound < narrow_low and narrow_high < bound:
+        elif -near < narrow_low and narrow_high < near:
             verdict = "same"
         elif abs(estimate) >= bound:
             why = _pairs_needed(len(ratios), (high - low) / 2, abs(estimate))
+        elif abs(estimate) < near:
+            why = _pairs_needed(len(ratios), (narrow_high - narrow_low) / 2, near - abs(estimate))
         else:
-            why = _pairs_needed(len(ratios), (narrow_high - narrow_low) / 2, bound - abs(estimate))
+            why = f"the noise floor, {margin:.0%}, hides such a gain"
     return Comparison(a_name, b_name, _gain(low, estimate, high), verdict, len(ratios), margin, why)
 
 

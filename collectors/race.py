@@ -1,0 +1,94 @@
+"""Racing: a condition with which the step is clearly slower than with another one, and no layer faster, is dropped."""
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+Key = tuple[int, int]  # a layer's number and the direction
+REST: Key = (-1, 0)  # of the step, outside all layers
+WHOLE: Key = (-2, 0)
+
+# Sign tests. By whole steps a condition must have lost to another one so often that it is no chance, if both were
+# equally fast; by each layer as often as not: layers that do not care about the count shall not keep it in the race.
+_CHANCE = 0.005
+_EVEN = 0.7  # of 8 rounds, 4 or more
+# What takes less of each step than this decides nothing.
+_NOTABLE = 0.01
+# Rounds between two looks, and the last rounds that are looked at: a look takes about 1 us a round, layer and pair of
+# conditions on the program's own thread.
+_ROUNDS_BETWEEN_LOOKS = 4
+_ROUNDS = 16
+
+
+@dataclass
+class _Block:
+    """What one block took, ns."""
+
+    whole: int = 0
+    outermost: int = 0
+    layers: Counter[Key] = field(default_factory=Counter)
+
+
+class Race:
+    """The blocks of the last rounds, by condition and round."""
+
+    def __init__(self) -> None:
+        self._open = _Block()
+        self._blocks: dict[int, dict[int, _Block]] = defaultdict(dict)
+
+    def begin(self) -> None:
+        self._open = _Block()
+
+    def add(self, layer: int, direction: int, depth: int, duration_ns: int) -> None:
+        """A call in the block that is open."""
+        self._open.layers[layer, direction] += duration_ns
+        if not depth:
+            self._open.outermost += duration_ns
+
+    def close(self, condition: int, number: int, duration_ns: int) -> None:
+        """The end of a block, of the round of this number. All blocks have as many steps."""
+        block, self._open = self._open, _Block()
+        block.whole = duration_ns
+        block.layers[REST] = max(duration_ns - block.outermost, 0)
+        block.layers[WHOLE] = duration_ns
+        rounds = self._blocks[condition]
+        rounds[number] = block
+        rounds.pop(number - _ROUNDS, None)
+
+    def beaten(self, number: int, keep: int) -> set[int]:
+        """The conditions to drop before the round of this number. At least two stay, and `keep`, which is the one that
+        all gains refer to."""
+        if number % _ROUNDS_BETWEEN_LOOKS or len(self._blocks) <= 2:
+            return set()
+        keys = {
+            key
+            for rounds in self._blocks.values()
+            for block in rounds.values()
+            for key, ns in block.layers.items()
+            if ns >= _NOTABLE * block.whole
+        }
+        losers = {
+            each
+            for each in self._blocks
+            if each != keep and self._loses(each, WHOLE, _CHANCE) and all(self._loses(each, key, _EVEN) for key in keys)
+        }
+        if len(self._blocks) - len(losers) < 2:
+            return set()
+        for loser in losers:
+            del self._blocks[loser]
+        return losers
+
+    def _loses(self, condition: int, key: Key, chance: float) -> bool:
+        """Whether another condition was faster in so many rounds that it is at most so likely by chance."""
+        mine = self._blocks[condition]
+        for theirs in (rounds for other, rounds in self._blocks.items() if other != condition):
+            both = mine.keys() & theirs.keys()
+            lost = sum(mine[number].layers[key] > theirs[number].layers[key] for number in both)
+            if _chance(lost, len(both)) <= chance:
+                return True
+        return False
+
+
+def _chance(successes: int, trials: int) -> float:
+    """That a fair coin falls on one side so often or more."""
+    return sum(math.comb(trials, number) for number in range(successes, trials + 1)) / 2**trials

@@ -1,0 +1,60 @@
+"""Which conditions leave a race whose truth is known."""
+
+import random
+
+import pytest
+
+from tracekit.collectors.race import Race
+
+NARROW, WIDE, ANY = range(3)
+FORWARD, BACKWARD = 1, 2
+
+
+def raced(times: list[dict[int, float]], rounds: int, noise: float = 0.02, seed: int = 0, keep: int = 0) -> set[int]:
+    """Run the race of conditions, each given by what its layers take; which were dropped on the way."""
+    race, draw, running = Race(), random.Random(seed), list(range(len(times)))
+    dropped: set[int] = set()
+    for number in range(rounds):
+        beaten = race.beaten(number, keep)
+        assert keep not in beaten
+        running = [each for each in running if each not in beaten]
+        dropped |= beaten
+        for condition in running:
+            race.begin()
+            total = 0
+            for layer, ms in times[condition].items():
+                ns = int(ms * 1e6 * draw.lognormvariate(0, noise))
+                race.add(layer, FORWARD, 0, ns)
+                total += ns
+            race.close(condition, number, total + int(1e5 * draw.lognormvariate(0, noise)))
+    assert len(running) >= 2
+    return dropped
+
+
+def test_counts_that_are_best_for_no_layer_leave_early() -> None:
+    """GIVEN 1, 2, 4 and 8 threads: 1 is best for the narrow layer, 4 for the wide one, one does not care THEN 2 and 8
+    leave."""
+    times = [
+        {NARROW: 1.0, WIDE: 8.0, ANY: 1.0},
+        {NARROW: 1.2, WIDE: 4.5, ANY: 1.0},
+        {NARROW: 1.5, WIDE: 3.0, ANY: 1.0},
+        {NARROW: 3.0, WIDE: 4.0, ANY: 1.0},
+    ]
+    assert raced(times, 17, keep=2) == {1, 3}
+
+
+def test_a_count_that_is_best_for_one_layer_stays() -> None:
+    times = [{NARROW: 1.0, WIDE: 9.0}, {NARROW: 2.0, WIDE: 4.0}, {NARROW: 3.0, WIDE: 3.0}]
+    assert not raced(times, 41, keep=2) & {0, 2}
+
+
+def test_the_programs_own_count_stays_and_one_to_compare_it_with() -> None:
+    times = [{WIDE: 1.0}, {WIDE: 2.0}, {WIDE: 4.0}]
+    assert raced(times, 41, keep=2) == {1}
+    assert raced(times[:2], 41, keep=1) == set()
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+def test_equals_are_seldom_dropped(noise: float) -> None:
+    times = [{NARROW: 1.0, WIDE: 4.0}] * 4
+    assert sum(bool(raced(times, 21, noise, seed)) for seed in range(100)) <= 15
