@@ -29,9 +29,17 @@ def one_step(tape: Tape, times: Times, count: int, factor: float = 1.0) -> None:
 
 
 def explored(
-    path: Path, times: Times, rounds: int = 12, noise: float = 0.01, disturbed: int = -1, drift: float = 0.0
+    path: Path,
+    times: Times,
+    rounds: int = 12,
+    noise: float = 0.01,
+    disturbed: int = -1,
+    drift: float = 0.0,
+    kept: float = 0.001,
+    others: float = 0.0,
 ) -> Path:
-    """A run that tried both counts in turn: its first round is not counted. `disturbed`: a block of waiting."""
+    """A run that tried both counts in turn, the first round not counted. `disturbed`: a block of waiting. `kept`: the
+    share of the time for which a thread waited for a CPU; `others`: the CPUs that other programs kept busy."""
     tape, rng = Tape(), np.random.default_rng(5)
     tape.gap(100)
     for _ in range(10):
@@ -44,13 +52,16 @@ def explored(
             factor *= 5 if number == disturbed else 1
             for _ in range(STEPS):
                 one_step(tape, times, int(count), factor)
-            waited = (tape.now - start) / MS * (0.8 if number == disturbed else 0.001 + 0.001 * rng.random())
+            waited = (tape.now - start) / MS * (0.8 if number == disturbed else kept + 0.001 * rng.random())
             tape.counter("thread.run_delay_ns", round(waited * MS), start / MS, (tape.now - start) / MS, thread=1)
             tape.add(
                 "spans", start, tape.now, kind="block", name=f"threads.intra_op={count}", layer=number, step=round_,
                 depth=1, watched=round_ == 0,
             )  # fmt: skip
             number += 1
+    whole = tape.now / MS
+    tape.counter("process.cpu_ns", round(1.5 * whole * MS), 0, whole)
+    tape.counter("host.cpu_busy_ns", round((1.5 + others) * whole * MS), 0, whole, machine=True)
     for name, cost in (("switch 1>2", 20_000), ("switch 2>2", 15_000), ("change", 2_000)):
         tape.add("spans", 0, cost, kind="probe", name=name)
     tape.add("spans", 0, 0, kind="shape", name="narrow = float32 2x8", layer=1)
@@ -128,6 +139,21 @@ def test_nothing_is_advised_where_nothing_helps(tmp_path: Path) -> None:
     settings, report = advised(explored(tmp_path / "run", same))
     assert settings == {}
     assert "as fast as it was seen to be" in report.advice
+
+
+def test_a_gain_that_may_be_the_doing_of_other_programs_is_not_advised(tmp_path: Path) -> None:
+    """GIVEN threads that wait for a CPU a fifth of the time THEN a gain of 15 % is advised where they crowd themselves
+    (loader workers, other ranks) and not where another program had the CPUs; one of 50 % is advised all the same."""
+    crowded = explored(tmp_path / "crowded", NARROW_AND_WIDE, kept=0.2)
+    assert advised(crowded)[0]
+    beside = explored(tmp_path / "beside", NARROW_AND_WIDE, kept=0.2, others=0.9)
+    settings, report = advised(beside)
+    assert settings == {}
+    assert "other programs kept the threads from their CPUs for 20" in report.advice
+    assert found(beside).kept == pytest.approx([0.2, 0.2], abs=0.002)
+    assert found(explored(tmp_path / "little", NARROW_AND_WIDE, kept=0.2, others=0.05)).kept[0] == pytest.approx(0.05)
+    large = {"first": {1: 2.0, 2: 5.0}}
+    assert advised(explored(tmp_path / "large", large, kept=0.2, others=0.9))[0] == {"threads.intra_op": 1}
 
 
 def test_a_gain_below_the_cost_of_switching_is_not_advised(tmp_path: Path) -> None:

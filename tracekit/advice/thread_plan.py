@@ -39,7 +39,7 @@ def measured_threads(run: Run, report: Report) -> Advice:
 def _advice(
     run: Run, report: Report, report_layers: list[LayerThreadTimes], measured: Exploration, plan: ThreadPlan
 ) -> Advice:
-    choice = _worthwhile(plan, measured)
+    choice, doubt = _worthwhile(plan, measured)
     common = choice[-1]  # of the rest of the step
     by_layer: dict[str, dict[str, int]] = {"forward": {}, "backward": {}}
     for layer, section, count in zip(report_layers, measured.sections, choice, strict=True):
@@ -66,7 +66,7 @@ def _advice(
                         f" {basis}", apply)
             )  # fmt: skip
     if not settings:
-        return Advice([], f"No other thread count is recommended: {_why_none(measured, plan)}; {basis}.")
+        return Advice([], f"No other thread count is recommended: {doubt or _why_none(measured, plan)}; {basis}.")
     holds_for = _holds_for(run, measured, by_layer, common) if any(by_layer.values()) else {}
     return Advice(settings, "Confirm it: tracekit verify, with the same run and command.", holds_for)
 
@@ -105,12 +105,23 @@ def _step(measured: Exploration, plan: ThreadPlan) -> str:
     return f"a step took {old:.3g} ms with {measured.current} threads and {new:.3g} ms with {plan.fixed}"
 
 
-def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[int, ...]:
-    """The plan's counts, or one count for everything where the plan gains too little over it."""
+def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[tuple[int, ...], str]:
+    """The plan's counts, or one count for everything where the plan gains too little over it; and why there is no gain
+    where one only seems to be."""
+    now = (measured.current,) * len(plan.choice)
     if plan.gain_over_fixed[1] >= _LEAST_GAIN and plan.gain[1] >= _LEAST_GAIN:
-        return plan.choice
-    count = plan.fixed if plan.gain_of_fixed[1] >= _LEAST_GAIN else measured.current
-    return (count,) * len(plan.choice)
+        choice, gain = plan.choice, plan.gain
+    elif plan.gain_of_fixed[1] >= _LEAST_GAIN:
+        choice, gain = (plan.fixed,) * len(plan.choice), plan.gain_of_fixed
+    else:
+        return now, ""
+    kept = measured.kept[measured.counts.index(measured.current)]
+    if gain[0] > kept:
+        return choice, ""
+    return now, (
+        f"other programs kept the threads from their CPUs for {kept:.1%} of the time, and the {_percent(gain)} that"
+        " another count saved may be no more than that; let it run undisturbed"
+    )
 
 
 def _with_splitting(plan: ThreadPlan, measured: Exploration) -> ThreadPlan:

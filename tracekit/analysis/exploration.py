@@ -45,9 +45,10 @@ class Exploration:
 
     `times` [R, L, N] and `step_ns` [R, N] are ns per step, medians over the steps of a block; NaN where a round has no
     block of a count. `switch` [N, N] ns: the first parallel region with a count after a pool of another size has
-    idled; `change` ns: setting a count; `split` ns: running one layer inside an RNN by itself. `drift` is the relative
-    change of the steps at the current count from the first third of the run to the last. `problem` says why nothing
-    can be made of it.
+    idled; `change` ns: setting a count; `split` ns: running one layer inside an RNN by itself. `kept` [N] is for how
+    long other programs kept threads of this one from a CPU, all threads added up, per ns: a team waits for its last
+    thread, so steps may have been longer by as much. `drift` is the relative change of the steps at the current count
+    from the first third of the run to the last. `problem` says why nothing can be made of it.
     """
 
     process: int
@@ -63,6 +64,7 @@ class Exploration:
     openmp: str
     blocks: int
     disturbed: int
+    kept: NDArray[np.float64]
     drift: float | None
     problem: str | None
 
@@ -92,7 +94,8 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
     sections, per_step = _sections(run, process, frame)
     per_step[:, -1] -= _cost_of_detail(frame, steps.of(process), blocks, current)
     per_step[:, -1] = np.maximum(per_step[:, -1], 0)
-    usable, disturbed = _usable(run, process, blocks)
+    kept = _kept(run, process, blocks)
+    usable, disturbed = _usable(kept, blocks)
     times = _by_round(per_step, frame, blocks, usable, counts)
     step_ns = _by_round(per_step.sum(axis=1, keepdims=True), frame, blocks, usable, counts)[:, 0, :]
     switch, change, split = _costs(run, process, counts)
@@ -110,6 +113,7 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
         openmp=torch.openmp if torch else "",
         blocks=len(blocks),
         disturbed=disturbed,
+        kept=_kept_by_others(run, kept, blocks[usable], counts),
         drift=_drift(frame, blocks, current),
         problem=_problem(times, counts, len(steps.of(process))),
     )
@@ -201,18 +205,41 @@ def _cost_of_detail(frame: pd.DataFrame, steps: pd.DataFrame, blocks: pd.DataFra
     return max(float(inside.median() - np.median(durations[outside])), 0.0)
 
 
-def _usable(run: Run, process: int, blocks: pd.DataFrame) -> tuple[NDArray[np.bool_], int]:
-    """Which blocks count: not the first of a count, nor those that were kept from the CPU far more than others."""
+def _kept(run: Run, process: int, blocks: pd.DataFrame) -> NDArray[np.float64]:
+    """For how long the program's threads were kept from a CPU in each block, per ns of the block."""
     starts, ends = blocks["start_ns"].to_numpy(), blocks["end_ns"].to_numpy()
     increases = Increases(run, ["thread.run_delay_ns", "host.steal_ns"])
-    kept = sum(
+    kept: NDArray[np.float64] = sum(
         np.nan_to_num(increases.within(who, name, starts, ends))
         for who, name in ((process, "thread.run_delay_ns"), (MACHINE, "host.steal_ns"))
     ) / np.maximum(ends - starts, 1)
+    return kept
+
+
+def _usable(kept: NDArray[np.float64], blocks: pd.DataFrame) -> tuple[NDArray[np.bool_], int]:
+    """Which blocks count: not the first of a count, nor those that were kept from the CPU far more than others."""
     low, high = np.percentile(kept, [25, 75])
     disturbed = kept > high + _FENCE * (high - low) if high > low else np.zeros(len(blocks), dtype=bool)
     usable = ~blocks["is_first"].to_numpy(dtype=bool) & ~disturbed
     return usable, int(np.count_nonzero(disturbed & ~blocks["is_first"].to_numpy(dtype=bool)))
+
+
+def _kept_by_others(
+    run: Run, kept: NDArray[np.float64], usable: pd.DataFrame, counts: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """The same for each count, no more than others used the CPUs: a program's own processes may crowd it too."""
+    start, end = usable["start_ns"].min(), usable["end_ns"].max()
+    processes = [int(process) for process in run.sql("SELECT DISTINCT process FROM processes")["process"]]
+    increases = Increases(run, ["host.cpu_busy_ns", "host.steal_ns", "process.cpu_ns"])
+
+    def used(process: int, counter: str) -> float:
+        rate = increases.rate(process, counter, (start, end))
+        return 0.0 if np.isnan(rate) else rate
+
+    others = used(MACHINE, "host.cpu_busy_ns") - sum(used(process, "process.cpu_ns") for process in processes)
+    by_count = pd.Series(kept[usable.index], index=usable.index).groupby(usable["count"]).mean()
+    by_count = by_count.reindex(list(counts)).clip(upper=max(others, 0.0) + used(MACHINE, "host.steal_ns"))
+    return by_count.to_numpy(dtype=np.float64)
 
 
 def _by_round(
