@@ -65,10 +65,13 @@ def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path)
     assert tracekit("analyze", "--json", str(tmp_path / "run")).returncode == 0
     blocks = open_run(tmp_path / "run").sql("SELECT name, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY name")
     rounds = dict(zip(blocks["name"], blocks["n"], strict=True))
-    assert rounds["threads.intra_op=3"] in (8, 12, 16)
+    assert rounds["threads.intra_op=3"] % 4 == 0
     assert min(rounds["threads.intra_op=1"], rounds["threads.intra_op=2"]) > rounds["threads.intra_op=3"] + 3
-    [plan] = [each for each in report(tmp_path / "run")["settings"] if each["name"] == "threads.layers"]  # type: ignore[attr-defined]
-    assert plan["recommended"]["first"] == 1
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    settings = {each["name"]: each for each in found["settings"]}
+    common = settings.get("threads.intra_op", {}).get("recommended", found["exploration"]["current"])
+    plan = settings["threads.layers"]
+    assert (plan["recommended"].get("first", common), plan["recommended"].get("second", common)) == (1, 2)
     assert "dropped: 3 after" in plan["why"]
 
 
@@ -157,12 +160,12 @@ TRAINING = """
 import hashlib, torch
 torch.manual_seed(0)
 model = torch.nn.Sequential()
-rnn = torch.nn.{kind}(12, 16, num_layers=3, bidirectional=True, dropout=0.2)
-head = torch.nn.Linear(32, 4)
+rnn = torch.nn.{kind}(12, 8, num_layers=3, bidirectional=True, dropout=0.2)
+head = torch.nn.Linear(16, 4)
 parameters = [*rnn.parameters(), *head.parameters()]
 optimizer = torch.optim.Adam(parameters)
 for step in range(30):
-    loss = head(rnn(torch.randn(7, 5, 12))[0]).square().mean()
+    loss = head(rnn(torch.randn(4, 2, 12))[0]).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in parameters)).hexdigest())
 print(torch.get_num_threads(), torch.rand(1).item())

@@ -48,7 +48,7 @@ def explored(
     for round_ in range(rounds + 1):
         for count in rng.permutation(COUNTS):
             start = tape.now
-            factor = (1 + noise * rng.standard_normal()) * (1 + drift * round_ / rounds)
+            factor = (1 + noise * rng.standard_normal()) * (1 + drift * round_ / max(rounds, 1))
             factor *= 5 if number == disturbed else 1
             for _ in range(STEPS):
                 one_step(tape, times, int(count), factor)
@@ -103,6 +103,12 @@ def test_a_block_that_was_kept_from_the_cpu_is_left_out(tmp_path: Path) -> None:
     exploration = found(explored(tmp_path / "run", NARROW_AND_WIDE, disturbed=7))
     assert exploration.disturbed == 1
     assert np.nanmax(exploration.step_ns) < 1.2 * 8.5 * MS
+
+
+def test_a_run_that_ended_in_its_first_round_advises_nothing_and_says_why(tmp_path: Path) -> None:
+    settings, report = advised(explored(tmp_path / "run", NARROW_AND_WIDE, rounds=0))
+    assert not settings
+    assert "too short" in report.advice
 
 
 def test_drift_is_told(tmp_path: Path) -> None:

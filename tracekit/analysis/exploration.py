@@ -228,6 +228,8 @@ def _kept_by_others(
     run: Run, kept: NDArray[np.float64], usable: pd.DataFrame, counts: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """The same for each count, no more than others used the CPUs: a program's own processes may crowd it too."""
+    if usable.empty:
+        return np.full(len(counts), np.nan)
     start, end = usable["start_ns"].min(), usable["end_ns"].max()
     processes = [int(process) for process in run.sql("SELECT DISTINCT process FROM processes")["process"]]
     increases = Increases(run, ["host.cpu_busy_ns", "host.steal_ns", "process.cpu_ns"])
