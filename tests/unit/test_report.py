@@ -60,6 +60,16 @@ def test_operators_are_ranked(tmp_path: Path) -> None:
     assert "aten::addmm" in text
 
 
+def test_a_layer_without_a_backward_pass_of_its_own_is_explained(tmp_path: Path) -> None:
+    _, training = analyzed(training_run(tmp_path / "training", steps=3))
+    tape = Tape()
+    for _ in range(3):
+        tape.call("Model", 5)
+    _, inference = analyzed(make_run(tmp_path / "inference", [tape]))
+    assert "'-' under backward" in training
+    assert "'-' under backward" not in inference
+
+
 HOSTILE = "a\x1b[31m\n%s<script>'\"\u202e" + "x" * 200
 
 

@@ -106,7 +106,10 @@ def _layers(report: Report) -> Lines:
         for layer in report.layers[:_ROWS]
     ]
     head = ["layer", "calls", "forward", "backward", "self", "of step", "steps"]
-    return ["LAYERS  per step, medians", *_table(head, rows), *_more(report.layer_count)]
+    lines = ["LAYERS  per step, medians", *_table(head, rows), *_more(report.layer_count)]
+    if len({layer.backward_ms is None for layer in report.layers[:_ROWS]}) == 2:
+        lines.append("  '-' under backward: none of its own was seen; the layers inside one RNN share the RNN's")
+    return lines
 
 
 def _operators(report: Report) -> Lines:
@@ -170,6 +173,8 @@ def _counters(report: Report) -> Lines:
 
 def _amount(counter: CounterSummary) -> str:
     divisor, unit = _UNITS.get(counter.unit, (1.0, counter.unit))
+    if not unit:
+        return f"{counter.value:,.0f}"
     return f"{counter.value / divisor:.4g} {unit}".rstrip()
 
 
