@@ -58,7 +58,7 @@ def test_signals_sent_to_the_supervisor_reach_the_program_once(tmp_path: Path) -
     assert supervisor.stdout and supervisor.stdout.readline() == "ready\n"
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
         supervisor.send_signal(number)
-        time.sleep(0.3)
+        assert supervisor.stdout.readline() == f"{number.name}\n"
 
     out, _ = supervisor.communicate(timeout=60)
 
@@ -71,7 +71,7 @@ def test_signals_sent_to_the_group_reach_the_program_once(tmp_path: Path) -> Non
     assert supervisor.stdout and supervisor.stdout.readline() == "ready\n"
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGUSR1):
         os.killpg(supervisor.pid, number)
-        time.sleep(0.3)
+        assert supervisor.stdout.readline() == f"{number.name}\n"
 
     out, _ = supervisor.communicate(timeout=60)
 
@@ -86,7 +86,8 @@ def test_control_c_in_a_terminal_reaches_the_program_once(tmp_path: Path) -> Non
     while b"ready" not in seen:
         seen += os.read(terminal, 1024)
     os.write(terminal, b"\x03")
-    time.sleep(0.3)
+    while b"SIGINT" not in seen:
+        seen += os.read(terminal, 1024)
     os.kill(_child_of(pid, "counts_signals"), signal.SIGUSR1)
     try:
         while chunk := os.read(terminal, 1024):
