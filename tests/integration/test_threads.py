@@ -241,7 +241,7 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
 def test_verify_requires_what_it_is_asked_to(explored: Path, tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(
-        "verify", "--require", "faster", "--budget", "60s", "--json", "-o", str(tmp_path / "study"),
+        "verify", "--require", "faster", "--budget", "30s", "--json", "-o", str(tmp_path / "study"),
         str(tmp_path / "worse.toml"), "--", *PLANTED, "40",
     )  # fmt: skip
     assert verified.returncode == 1, verified.stderr
