@@ -1,9 +1,11 @@
 """The training of `_lstm_training.py`, recorded in some blocks of steps and not in others: run under `tracekit record`.
 
 Whole processes differ from each other by more than recording costs, so the hooks are taken out of a living process and
-put back: `off` and `again` have torch as it was installed and the supervisor stopped, `on` has everything, `profiler`
-has torch.profiler on every step instead. The four come in random order, round after round. Prints one JSON object: per
-state and round the median and the mean step, and what tracekit itself estimates that it cost.
+put back: `off` and `again` have torch as it was installed, `on` has the hooks, `profiler`, in some of the rounds, has
+torch.profiler on every step instead. They come in random order, round after round. Blocks are short: a machine that is
+shared changes its speed from second to second. The supervisor goes on beside all of them; stopped and woken for each
+block it would catch up in those that are recorded. Prints one JSON object: per state and round the median and the mean
+step, and what tracekit itself estimates that it cost.
 """
 
 import argparse
@@ -11,7 +13,6 @@ import contextlib
 import json
 import os
 import random
-import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +23,12 @@ import torch.optim.optimizer as optimizers
 from _lstm_training import LanguageModel, profile_every_step
 from torch import nn
 
-STATES = ["off", "again", "on", "profiler"]
-# Steps at the beginning of a block that belong to the change: caches, the supervisor's waking.
+STATES = ["off", "again", "on"]
+# Steps at the beginning of a block that belong to the change: hooks that come back find nothing in the caches.
 TRANSITION = 3
+CALIBRATION_LENGTH = 12
+# torch.profiler takes long to start and to stop, and its cost is seen with few blocks.
+ROUNDS_PER_PROFILER = 10
 
 
 class Recorder:
@@ -35,7 +39,6 @@ class Recorder:
 
         assert agent._agent is not None, "run this under tracekit record"
         self._agent = agent._agent
-        self._supervisor = os.getppid()
         self._collectors: dict[str, Any] = dict(self._agent.collectors)  # their privates are looked at below
         self._patches = [
             (owner, name, vars(owner).get(name), original)
@@ -55,17 +58,15 @@ class Recorder:
 
     @contextlib.contextmanager
     def taken_out(self) -> Iterator[None]:
-        """No hook in torch, no supervisor, and for tracekit's accounts no time."""
+        """No hook in torch, and for tracekit's accounts no time."""
         began = time.perf_counter_ns()
         for owner, name, _, original in self._patches:
             setattr(owner, name, original)
         for hooks in self._hooks:
             hooks.clear()
-        os.kill(self._supervisor, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self._supervisor, signal.SIGCONT)
             for owner, name, ours, _ in self._patches:
                 setattr(owner, name, ours)
             for hooks, held in zip(self._hooks, self._held, strict=True):
@@ -95,11 +96,11 @@ def block(step: Callable[[], None], seconds: float, unfinished: Callable[[], boo
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--length", type=int, default=16)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--words", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--block", type=float, default=0.5, help="seconds")
+    parser.add_argument("--step", type=float, default=2.0, help="ms; the sequences are made as long as that takes here")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--block", type=float, default=0.1, help="seconds")
     parser.add_argument("--warm-up", type=float, default=5.0, help="seconds of recorded steps before the first round")
     options = parser.parse_args()
 
@@ -107,7 +108,7 @@ def main() -> None:
     model = LanguageModel(options.words, options.width)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    words = torch.randint(0, options.words, (options.length + 1, options.batch))
+    words = torch.randint(0, options.words, (CALIBRATION_LENGTH + 1, options.batch))
 
     def step() -> None:
         loss = criterion(model(words[:-1]).flatten(0, 1), words[1:].flatten())
@@ -125,17 +126,24 @@ def main() -> None:
             return block(profiled_step, options.block)
 
     recorder = Recorder()
-    seen: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
+    with recorder.taken_out():
+        took = block(step, 1.0)["median_ms"]
+    length = max(round(CALIBRATION_LENGTH * options.step / took), 1)
+    words = torch.randint(0, options.words, (length + 1, options.batch))
+    seen: dict[str, list[dict[str, float]]] = {state: [] for state in [*STATES, "profiler"]}
     order = random.Random(os.getpid())
     block(step, options.warm_up, recorder.is_busy)
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
         for state in order.sample(STATES, len(STATES)):
             if state == "on":
                 seen[state].append(block(step, options.block, recorder.is_busy))
             else:
                 with recorder.taken_out():
-                    seen[state].append(profiled() if state == "profiler" else block(step, options.block))
-    print(json.dumps({"estimate": recorder.estimate(), "seen": seen}))
+                    seen[state].append(block(step, options.block))
+        if number % ROUNDS_PER_PROFILER == 0:
+            with recorder.taken_out():
+                seen["profiler"].append(profiled())
+    print(json.dumps({"estimate": recorder.estimate(), "rounds_per_profiler": ROUNDS_PER_PROFILER, "seen": seen}))
 
 
 if __name__ == "__main__":

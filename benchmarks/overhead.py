@@ -1,13 +1,14 @@
 """What recording costs: the same training with and without it, in interleaved blocks of fresh processes.
 
-    python benchmarks/overhead.py [--json] [--processes 3] [--rounds 12] [--threads 1]
+    python benchmarks/overhead.py [--json] [--processes 3] [--rounds 100] [--threads 1]
 
 Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) while tracekit records, its own
 estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows what the
 machine's noise alone gives. Whole processes differ by more than recording costs, so the hooks are taken out of each
-process and put back (`_switchback.py`). The training has one thread: with one on every core, each neighbour on the
-machine stalls all of them, and the neighbours are what would be measured. Before that the start: what the bootstrap
-adds to a Python without torch, and `tracekit --help`.
+process and put back (`_switchback.py`). `supervisor` is the share of the machine's CPU time that the supervisor took
+beside the program. The training has one thread: with one on every core, each neighbour on the machine stalls all of
+them, and the neighbours are what would be measured. Before that the start: what the bootstrap adds to a Python without
+torch, and `tracekit --help`.
 """
 
 import argparse
@@ -26,10 +27,9 @@ from _side_by_side import TRACEKIT, Ratio, progress
 from tracekit.record.launch import program_environment
 from tracekit.run.reader import open_run
 
-# Chosen for steps of at least 10 ms and of 1.5 to 2.5 ms on a core of about 2.5 GHz; the step time is in the output.
 SIZES = {
-    "steps of 10 ms and more": ["--width", "256", "--length", "24", "--batch", "8", "--words", "1000"],
-    "steps of about 2 ms": ["--width", "64", "--length", "16", "--batch", "8", "--words", "500"],
+    "steps of 12 ms": ["--width", "256", "--words", "1000", "--step", "12", "--block", "0.15"],
+    "steps of 2 ms": ["--width", "64", "--words", "500", "--step", "2", "--block", "0.05"],
 }
 SWITCHBACK = [sys.executable, str(Path(__file__).parent / "_switchback.py")]
 BOOTSTRAP_ROUNDS = 15
@@ -37,7 +37,7 @@ BOOTSTRAP_ROUNDS = 15
 
 def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, object]:
     """The slowdowns at one size of step."""
-    seen: dict[str, list[dict[str, float]]] = {"off": [], "again": [], "on": [], "profiler": []}
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in ("off", "again", "on", "profiler", "beside")}
     estimates, supervisors = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(processes):
@@ -49,18 +49,17 @@ def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, obj
             found = json.loads(done.stdout.splitlines()[-1])
             for state, blocks in found["seen"].items():
                 seen[state] += blocks
+            seen["beside"] += found["seen"]["off"][:: found["rounds_per_profiler"]]
             estimates.append(found["estimate"])
             supervisors.append(open_run(run).manifest.overhead.supervisor)
             progress(f"process {number + 1} of {processes}")
-    of = {
-        name: {key: [block[key] for block in blocks] for key in ("median_ms", "mean_ms")}
-        for name, blocks in seen.items()
-    }
     return {
-        "median_step_ms": statistics.median(of["off"]["median_ms"]),
+        "median_step_ms": statistics.median(block["median_ms"] for block in seen["off"]),
         **{
-            f"{name}_{key}": Ratio.of(of[state][f"{key}_ms"], of["off"][f"{key}_ms"])
-            for name, state in (("floor", "again"), ("tracekit", "on"), ("profiler", "profiler"))
+            f"{name}_{key}": Ratio.of(
+                [block[f"{key}_ms"] for block in seen[a]], [block[f"{key}_ms"] for block in seen[b]]
+            )
+            for name, a, b in (("floor", "again", "off"), ("tracekit", "on", "off"), ("profiler", "profiler", "beside"))
             for key in ("median", "mean")
         },
         "estimate": statistics.median(estimates),
@@ -94,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--processes", type=int, default=3, help="fresh processes per size of step")
-    parser.add_argument("--rounds", type=int, default=12, help="of blocks in each process")
+    parser.add_argument("--rounds", type=int, default=100, help="of blocks in each process")
     parser.add_argument("--threads", default="1", help="OpenMP threads of the training (default 1, see above)")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = options.threads
