@@ -23,9 +23,9 @@ _FIRST_DETAILED_STEPS = 3
 _REMEMBERED = 16
 # Accounts are settled this often, also where no step is recorded in detail for long.
 _SETTLED_EVERY_NS = 1_000_000_000
-# The records of short steps are written some steps at a time: a write takes 10 to 15 us in cold caches, so it is 0.3 %
+# The records of short steps are written some steps at a time: a write takes 10 to 15 us in cold caches, so it is 0.1 %
 # and more of steps below this. What a killed process has not written is at most this share of its steps.
-_SHORT_STEP_NS = 5_000_000
+_SHORT_STEP_NS = 20_000_000
 _MAY_BE_LOST = 0.005
 _MOST_STEPS_PER_WRITE = 4
 # More than the caches of a core hold, those of page addresses included.

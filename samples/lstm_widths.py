@@ -4,7 +4,7 @@ Narrow layers, one wide layer, narrow layers again. A narrow layer has too littl
 has plenty: no single number of threads suits them all.
 
     python samples/lstm_widths.py
-    python samples/lstm_widths.py --widths 48,48,48,640,48,48,48 --batch 4
+    python samples/lstm_widths.py --widths 16,16,16,512,16,16,16 --batch 4
 """
 
 import argparse
@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-NARROW, WIDE = [48] * 9, [640]
+NARROW, WIDE = [16] * 9, [320]
 
 
 class WidthStack(nn.Module):
@@ -41,12 +41,12 @@ def parse_widths(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--widths", type=parse_widths, default=NARROW + WIDE + NARROW, help="such as 48,48,640,48,48")
+    parser.add_argument("--widths", type=parse_widths, default=NARROW + WIDE + NARROW, help="such as 16,16,512,16,16")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--length", type=int, default=24, help="of the sequences")
-    parser.add_argument("--features", type=int, default=48, help="of the input")
+    parser.add_argument("--length", type=int, default=48, help="of the sequences")
+    parser.add_argument("--features", type=int, default=16, help="of the input")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
