@@ -11,6 +11,7 @@ from tracekit.advice.entries import settings_entries
 from tracekit.analysis.exploration import REST, Exploration, condition_times, explore, median_interval
 from tracekit.analysis.report_schema import Report
 from tracekit.analysis.steps import find_steps
+from tracekit.analysis.text import text_report
 from tracekit.run.reader import open_run
 from tracekit.settings.file import load_settings, write_settings
 
@@ -130,6 +131,16 @@ def test_the_plan_of_planted_times_is_advised_with_its_gain(tmp_path: Path) -> N
     file = tmp_path / "settings.toml"
     write_settings(file, settings_entries(report), report.advice)
     assert load_settings(file) == settings
+
+
+def test_the_text_names_the_first_layers_of_a_plan(tmp_path: Path) -> None:
+    _, report = advised(explored(tmp_path / "run", NARROW_AND_WIDE))
+    plan = next(each for each in report.settings if each.name == "threads.layers")
+    plan.recommended = {f"layer\x1b{number}" + "x" * 80: 1 for number in range(1000)}
+    text = text_report(report)
+    assert "and 988 more, saves" in " ".join(text.split())
+    assert "\x1b" not in text
+    assert all(len(line) <= 100 for line in text.rsplit("next: ", 1)[0].splitlines())
 
 
 def test_one_count_is_advised_where_all_layers_want_it(tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def _advice(
     basis = _basis(measured)
     settings = []
     if common != measured.current:
-        gain, what = plan.gain_of_fixed, f"{common} threads for everything"
-        if any(by_layer.values()):
-            gain, what = plan.gain, f"{common} threads for all but the layers below"
+        one_count = not any(by_layer.values())
+        gain = plan.gain_of_fixed if one_count else plan.gain
+        what = f"{common} threads for everything" + ("" if one_count else " but the layers below, together with them")
         settings.append(
-            Setting("threads.intra_op", measured.current, common, _gain(gain), "measured", "numerics",
-                    f"{what}: {_step(measured, plan)}; {basis}", apply)
+            Setting("threads.intra_op", measured.current, common, _gain(gain), "measured" if one_count else "model",
+                    "numerics", f"{what}: {_step(measured, plan)}; {basis}", apply)
         )  # fmt: skip
     for name, direction in (("threads.layers", "forward"), ("threads.backward", "backward")):
         if by_layer[direction]:

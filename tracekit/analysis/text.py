@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
-from tracekit.analysis.report_schema import CounterSummary, Report, StepSummary
+from tracekit.analysis.report_schema import CounterSummary, Report, Setting, StepSummary
 from tracekit.analysis.words import shell_line, shortened, visible
 
 WIDTH = 100
@@ -193,14 +193,22 @@ def _advice(report: Report) -> Lines:
     lines = ["ADVICE"]
     for setting in report.settings:
         gain = setting.gain
-        lines.append(
-            f"  {setting.name}: {setting.recommended} instead of {'?' if setting.current is None else setting.current},"
-            f" saves {gain.expected:.0%} of a step ({gain.low:.0%} to {gain.high:.0%})"
+        lines += _wrapped(
+            f"{setting.name}: {_change(setting)}, saves {gain.expected:.0%} of a step"
+            f" ({gain.low:.0%} to {gain.high:.0%})"
         )
         lines += _wrapped(f"basis: {setting.basis}; effect on results: {setting.effect}. {visible(setting.why)}")
     lines += _wrapped(visible(report.advice)) if report.advice else []
     following = report.settings[0].apply if report.settings else shell_line(["tracekit", "dashboard", report.path])
     return [*lines, "", f"next: {visible(following)}"]
+
+
+def _change(setting: Setting) -> str:
+    plan = setting.recommended
+    if not isinstance(plan, dict):
+        return f"{plan} instead of {'?' if setting.current is None else setting.current}"
+    shown = [f"{shortened(layer, _NAME)} = {count}" for layer, count in list(plan.items())[:_ROWS]]
+    return ", ".join(shown) + (f" and {len(plan) - _ROWS} more" if len(plan) > _ROWS else "")
 
 
 def _wrapped(text: str) -> Lines:
