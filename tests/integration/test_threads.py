@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import PROGRAMS, TRACEKIT, plain, run, tracekit
+from recording import PROGRAMS, TRACEKIT, TWO_THREADS, plain, run, tracekit
 
 from tracekit.run.reader import open_run
 
@@ -217,6 +217,21 @@ def test_a_compiled_program_is_not_explored(tmp_path: Path) -> None:
     assert recorded.returncode == 0, recorded.stderr
     [note] = [note for note in open_run(tmp_path / "run").missing if "torch.compile" in note.what]
     assert "tracekit study threads" in note.why
+
+
+def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
+    """A rank that ran ahead with another count would make the others wait, and the times would be those of neither."""
+    two = 'RANK=1 "$0" "$1" & RANK=0 "$0" "$1"; wait'
+    command = ["sh", "-c", two, sys.executable, str(PROGRAMS / "ranks_in_step.py")]
+    environment = TWO_THREADS | {"WORLD_SIZE": "2", "RENDEZVOUS": str(tmp_path / "rendezvous")}
+    recorded = run(
+        *TRACEKIT, "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *command,
+        environment=environment,
+    )  # fmt: skip
+    assert recorded.returncode == 0, recorded.stderr
+    assert [both for both, _ in ast.literal_eval(recorded.stdout)] == [(1, 1), (2, 2)]
+    blocks = open_run(tmp_path / "run").sql("SELECT process, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY 1")
+    assert len(set(blocks["n"])) == 1 and len(blocks) == 2
 
 
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:

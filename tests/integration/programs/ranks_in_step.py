@@ -1,0 +1,31 @@
+"""Two ranks that train together, each with all CPUs as on a node of its own; says with which counts both ran a step."""
+
+import os
+import re
+from collections import Counter
+from ctypes import CDLL
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+store = f"file://{os.environ['RENDEZVOUS']}"
+dist.init_process_group("gloo", store, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+openmp = CDLL(re.search(r"\S+/libgomp\S*", Path("/proc/self/maps").read_text())[0])
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+counts = []
+for _ in range(400):
+    optimizer.zero_grad()
+    model(torch.ones(8, 64)).sum().backward()
+    counts.append(openmp.omp_get_max_threads())
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+both = [None, None]
+dist.all_gather_object(both, counts)
+if dist.get_rank() == 0:
+    print(sorted(Counter(zip(*both, strict=True)).items()))
+dist.barrier()
+dist.destroy_process_group()
