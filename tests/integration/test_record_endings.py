@@ -44,8 +44,15 @@ def test_command_that_cannot_start(command: list[str], code: int, tmp_path: Path
 def _start(command: list[str], path: Path, new_session: bool = False) -> subprocess.Popen[str]:
     arguments = [*TRACEKIT, "record", "-q", "-o", str(path), "--", *command]
     return subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=new_session
-    )
+        arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=new_session,
+        preexec_fn=_hear_all_signals,
+    )  # fmt: skip
+
+
+def _hear_all_signals() -> None:
+    """Tests that run in the background or under nohup ignore some, and so would all that they start."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _child_of(pid: int, word: str) -> int:
