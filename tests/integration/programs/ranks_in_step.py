@@ -16,7 +16,7 @@ openmp = CDLL(re.search(r"\S+/libgomp\S*", Path("/proc/self/maps").read_text())[
 model = nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 counts = []
-for _ in range(400):
+for _ in range(250):
     optimizer.zero_grad()
     model(torch.ones(8, 64)).sum().backward()
     counts.append(openmp.omp_get_max_threads())
