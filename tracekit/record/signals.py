@@ -3,7 +3,8 @@
 Supervisor and program share a process group, so the terminal's job control (Ctrl-C, Ctrl-Z, pipelines) works as without
 tracekit. What the terminal or `kill -- -group` sends reaches both; what is sent to the supervisor alone must be passed
 on. The kernel marks the terminal's signals; for others a witness tells: a process in the same group that blocks all
-signals, so that those sent to the group stay pending on it for us to see.
+signals, so that those sent to the group stay pending on it for us to see. A signal that comes again to the group within
+some 20 ms, before a new witness stands, is passed on and so reaches the program twice.
 """
 
 import os
