@@ -94,7 +94,7 @@ class Layers:
             if is_passing or (self._left_out and not agent.safe_point_due):
                 is_passing = True
                 try:
-                    is_training = module.training
+                    is_training = module.training is True
                 except Exception:  # the program's own property
                     is_training = False
                 if is_training:

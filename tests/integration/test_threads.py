@@ -65,7 +65,7 @@ def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path)
     assert tracekit("analyze", "--json", str(tmp_path / "run")).returncode == 0
     blocks = open_run(tmp_path / "run").sql("SELECT name, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY name")
     rounds = dict(zip(blocks["name"], blocks["n"], strict=True))
-    assert rounds["threads.intra_op=3"] % 4 == 0
+    assert rounds["threads.intra_op=3"] in (8, 12, 16)
     assert min(rounds["threads.intra_op=1"], rounds["threads.intra_op=2"]) > rounds["threads.intra_op=3"] + 3
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     settings = {each["name"]: each for each in found["settings"]}
