@@ -37,7 +37,9 @@ BOOTSTRAP_ROUNDS = 15
 
 def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, object]:
     """The slowdowns at one size of step."""
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in ("off", "again", "on", "profiler", "beside")}
+    seen: dict[str, list[dict[str, float]]] = {
+        name: [] for name in ("off", "again", "both", "on", "profiler", "beside")
+    }
     estimates, supervisors = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(processes):
@@ -49,6 +51,10 @@ def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, obj
             found = json.loads(done.stdout.splitlines()[-1])
             for state, blocks in found["seen"].items():
                 seen[state] += blocks
+            seen["both"] += [
+                {key: (first[key] + second[key]) / 2 for key in first}
+                for first, second in zip(found["seen"]["off"], found["seen"]["again"], strict=True)
+            ]
             seen["beside"] += found["seen"]["off"][:: found["rounds_per_profiler"]]
             estimates.append(found["estimate"])
             supervisors.append(open_run(run).manifest.overhead.supervisor)
@@ -59,7 +65,11 @@ def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, obj
             f"{name}_{key}": Ratio.of(
                 [block[f"{key}_ms"] for block in seen[a]], [block[f"{key}_ms"] for block in seen[b]]
             )
-            for name, a, b in (("floor", "again", "off"), ("tracekit", "on", "off"), ("profiler", "profiler", "beside"))
+            for name, a, b in (
+                ("floor", "again", "off"),
+                ("tracekit", "on", "both"),
+                ("profiler", "profiler", "beside"),
+            )
             for key in ("median", "mean")
         },
         "estimate": statistics.median(estimates),

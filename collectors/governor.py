@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns as clock
 
 # The budget is split: half for the hooks that are always there and the detailed steps, half for profiler windows.
-_SHARE_OF_DETAIL = 0.5
+_SHARE_OF_HOOKS = 0.5
+# Of the budget for detailed steps, also where the hooks that are always there have used up their half.
+_LEAST_SHARE_OF_DETAIL = 0.1
 # Of the budget for calls on steps without detail. They come between operations, where nothing of ours is in the caches:
 # recorded on every step they were about half of what recording cost, 50 us in a step of 2 ms and 120 us in one of 12 ms
 # (`benchmarks/overhead.py`).
@@ -68,6 +70,7 @@ class Governor:
         self._random = random.Random(0)
         self._step_times: deque[int] = deque(maxlen=_REMEMBERED)
         self._detail_costs: deque[int] = deque(maxlen=_REMEMBERED)
+        self._plain_costs: deque[int] = deque(maxlen=_REMEMBERED)
 
     def step_ended(self) -> bool:
         """Called at every step's end, so it does next to nothing but at the end of a stretch of steps recorded alike.
@@ -90,6 +93,8 @@ class Governor:
             self.detailed_steps += count
             self._detail_costs.append(cost // count)
             self._next_detailed = self.steps + self._spacing()
+        else:
+            self._plain_costs.append(cost // count)
         self.plain_steps = 0 if self.detailed else count
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
         stretch, self.with_calls = 1, True
@@ -104,16 +109,18 @@ class Governor:
         self._began, self._began_at_step, self._spent_before = now, self.steps, self.spent_ns
 
     def _spacing(self) -> int:
-        """Steps from one detailed step to the next, so that detail costs its share of the budget on average.
+        """Steps from one detailed step to the next, so that detail costs what the other hooks leave of their half.
 
         One step is added now and then: a spacing that divides a pattern of the program would always meet the same part.
         """
         if not self.typical_step_ns:
             return 0
-        allowed = self.typical_step_ns * self.budget * _SHARE_OF_DETAIL
+        always = _median(self._plain_costs) if self._plain_costs else 0
+        budget = self.typical_step_ns * self.budget
+        allowed = max(budget * _SHARE_OF_HOOKS - always, budget * _LEAST_SHARE_OF_DETAIL)
         if not allowed:
             return _NEVER
-        spacing = _median(self._detail_costs) / allowed
+        spacing = max(_median(self._detail_costs) - always, 0) / allowed
         return int(spacing) + (self.detailed_steps % 2 if spacing > 1 else 0)
 
     def _space_calls(self, stretch: int) -> int:
@@ -135,7 +142,7 @@ class Governor:
 
     def next_window(self, cost_ns: float) -> int:
         """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns."""
-        share = self.budget * (1 - _SHARE_OF_DETAIL)
+        share = self.budget * (1 - _SHARE_OF_HOOKS)
         return self.started + int((self.profiler_ns + cost_ns) / share) if share else _NEVER
 
     def overhead(self) -> dict[str, float]:

@@ -5,7 +5,8 @@
 what a hook pair costs. Code that torch.compile has compiled does not come through here: it is timed from outside only.
 
 1. An outermost call is recorded on every step; the calls inside it on detailed steps (`governor`). Where steps are so
-   short that the outermost calls of each cost too much, those of some stretches are left out, and marks say where.
+   short that the outermost calls of each cost too much, those of some stretches are left out, and marks say where: from
+   the first call of such a step to its end torch's own code runs in place of ours.
 2. A module met for the first time as an outermost one names all modules inside it.
 3. On detailed steps the autograd nodes at a layer's input and output tell when its backward began and ended.
 4. Now and then the layers inside an nn.LSTM, nn.GRU or nn.RNN are told apart (`inner_layers`).
@@ -23,7 +24,7 @@ from .agent import Agent
 from .backward import Backward
 from .governor import Governor, cold_ns
 from .naming import LEFT_ALONE
-from .patching import Patches
+from .patching import Patches, code_to_stand_in
 from .spool import ThreadState, threads
 from .steps import CALL, OPTIMIZER, Steps
 
@@ -51,7 +52,7 @@ class Layers:
         self._calls = 0
         self._calls_in_step = 0
         self._outermost = self._outermost_in_step = 0
-        self._left_out = False
+        self._left_out = self._can_leave_out = False
         self._stop_passing: Callable[[], None] = _nothing
         self._bypass = self._pass = _Cost(0, 0)
 
@@ -78,26 +79,16 @@ class Layers:
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
         record, known = self._recorded_call, agent.naming.known
-        # Set until the stretch of steps ends: calls are left out and nothing else is due. Between two operations each
-        # object that is looked at costs 1 to 2 us, in the misses of caches and address translation: this is but one.
-        is_passing = False
-
-        def stop_passing() -> None:
-            nonlocal is_passing
-            is_passing = False
-
-        self._stop_passing = stop_passing
 
         def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
-            nonlocal is_passing
             # What is evaluated is no part of an ordinary step: a validation pass between two of them is recorded.
-            if is_passing or (self._left_out and not agent.safe_point_due):
-                is_passing = True
+            if self._left_out and not agent.safe_point_due:
                 try:
                     is_training = module.training is True
                 except Exception:  # the program's own property
                     is_training = False
                 if is_training:
+                    call.__code__ = passing
                     return original(module, *args, **kwargs)
             thread = threads.first if get_ident() == threads.first_ident else threads.current()
             if thread.depth:
@@ -128,6 +119,15 @@ class Layers:
                 except Exception as error:
                     agent.fail("layers", error)
 
+        # Until the step ends: between two operations nothing of ours is in the caches, and a frame more takes 8 us.
+        recording, own = call.__code__, code_to_stand_in(original, call.__code__)
+        passing = own or recording
+        self._can_leave_out = own is not None
+
+        def stop_passing() -> None:
+            call.__code__ = recording
+
+        self._stop_passing = stop_passing
         return call
 
     def _recorded_call(
@@ -183,16 +183,23 @@ class Layers:
     # What the calls cost that are not recorded: too little each to be measured one by one.
 
     def _measure(self, call: Callable[..., Any]) -> None:
-        """Time `call` with nothing behind it, as an inner call on a step without detail and as one that is left out."""
+        """Time `call` with nothing behind it: as an inner call on a step without detail, and as all of a step's calls
+        that are left out."""
 
         def nothing(module: object) -> None: ...
 
         governor, wrapped, thread = self._agent.governor, call(nothing), threads.current()
+        stop_passing = self._stop_passing
+
+        def whole_step(module: object) -> None:
+            wrapped(module)
+            stop_passing()
+
         thread.depth, governor.detailed = 1, False
         try:
             self._bypass = _Cost.of(wrapped, nothing)
             self._left_out = True
-            self._pass = _Cost.of(wrapped, nothing)
+            self._pass = _Cost.of(whole_step, nothing)
         finally:
             thread.depth, governor.detailed, self._left_out = 0, True, False
 
@@ -201,10 +208,9 @@ class Layers:
         governor = self._agent.governor
         if self._is_off:
             return
-        self._stop_passing()
         if governor.plain_steps:
-            cold = (self._pass if self._left_out else self._bypass).cold
-            governor.spent_ns += self._calls_in_step * cold * governor.plain_steps
+            cold = self._pass.cold if self._left_out else self._bypass.cold * self._calls_in_step
+            governor.spent_ns += cold * governor.plain_steps
         else:
             self._calls_in_step, self._outermost_in_step = self._calls, self._outermost
         self._calls = self._outermost = 0
@@ -217,12 +223,11 @@ class Layers:
         """Say what the calls cost a step; give up where the least that can be done with them exceeds the budget."""
         source, calls, typical = self._agent.step_source_rank, self._calls_in_step, governor.typical_step_ns
         # Passes are told apart by the calls between them where no optimizer does it; and blocks are compared as wholes.
-        are_needed = source != OPTIMIZER or self._agent.session.get("explore") is not None
+        are_needed = source != OPTIMIZER or self._agent.session.get("explore") is not None or not self._can_leave_out
+        governor.calls_ns, cost = 0, calls * self._bypass.hot
         if not are_needed:
-            governor.calls_ns = self._outermost_in_step * governor.note_ns + calls * (
-                self._bypass.cold - self._pass.cold
-            )
-        cost = calls * (self._bypass if are_needed else self._pass).hot
+            governor.calls_ns = self._outermost_in_step * governor.note_ns + calls * self._bypass.cold - self._pass.cold
+            cost = self._pass.hot
         # Where these calls are all that tells the steps apart, they go on being noticed.
         if source < CALL and cost > governor.budget * typical:
             self.off()
@@ -235,14 +240,19 @@ class Layers:
     def _leave_out(self, these: bool) -> None:
         """Leave out the calls from here on, or take them up again, and mark the moment."""
         if these != self._left_out:
+            on_step = self._agent.on_step
+            (on_step.append if these else on_step.remove)(self._stop_passing)
+            self._stop_passing()
             self._left_out = these
             now = clock()
             self._agent.spool.write(Kind.PHASE, self._mark, now, now, not these)
 
     def _start_anew(self) -> None:
         """In a forked child, which is a process of its own in the run."""
-        self._left_out = False
-        self._stop_passing()
+        if self._left_out:
+            self._left_out = False
+            self._agent.on_step.remove(self._stop_passing)
+            self._stop_passing()
 
 
 class _Cost(NamedTuple):

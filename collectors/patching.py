@@ -1,5 +1,6 @@
 """Replacing functions of torch by timed ones, so that they can be put back and torch.compile does not see them."""
 
+import dis
 import functools
 import inspect
 import sys
@@ -42,6 +43,19 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
+
+
+def code_to_stand_in(original: Callable[..., Any], wrapper: CodeType) -> CodeType | None:
+    """The original's code as the wrapper's function takes it for its own, so that it runs as if never replaced; None
+    where that code needs more than its arguments."""
+    if not isinstance(original, FunctionType) or original.__closure__ or original.__defaults__:
+        return None
+    code = original.__code__
+    if code.co_kwonlyargcount or any(
+        instruction.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) for instruction in dis.get_instructions(code)
+    ):
+        return None
+    return code.replace(co_freevars=wrapper.co_freevars)
 
 
 _INHERITED = object()  # the owner had no such attribute of its own

@@ -4,13 +4,14 @@ import functools
 import inspect
 import pickle
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
-from tracekit.collectors.patching import Patches, _codes_of, dress, skip_our_frames
+from tracekit.collectors.patching import Patches, _codes_of, code_to_stand_in, dress, skip_our_frames
 
 calls: list[str] = []
 
@@ -173,3 +174,43 @@ def test_all_our_code_and_no_other_is_skipped() -> None:
     assert "patching.py" in files
     assert not {"inspect.py", "dataclasses.py", "functools.py", "contextlib.py"} & files  # only imported by ours
     assert {"replace", "undo", "skip_our_frames"} <= {code.co_name for code in skipped}
+
+
+class Doubling:
+    """As torch's module call is: it needs its arguments alone."""
+
+    def act(self, value: Any) -> Any:
+        return value + value
+
+
+def test_originals_code_stands_in_for_a_wrapper() -> None:
+    wrapper, original = counted(Doubling.act), Doubling.act
+    assert isinstance(wrapper, FunctionType)
+    code = code_to_stand_in(original, wrapper.__code__)
+    assert code is not None
+    own = wrapper.__code__
+
+    wrapper.__code__ = code
+    calls.clear()
+    assert wrapper(Doubling(), 3) == 6
+    try:
+        wrapper(Doubling(), None)
+    except TypeError as error:
+        assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == ["act"]
+    assert calls == []
+
+    wrapper.__code__ = own
+    assert wrapper(Doubling(), 3) == 6
+    assert calls == ["act"]
+
+
+def test_code_that_needs_more_than_its_arguments_cannot_stand_in() -> None:
+    needs: list[Callable[..., Any]] = [
+        lambda value: len(calls) + value,  # global names
+        counted(function),  # what it is closed over
+        lambda value, by=2: value * by,
+        function,  # a keyword of its own
+        len,
+    ]
+    code = test_originals_code_stands_in_for_a_wrapper.__code__
+    assert [code_to_stand_in(one, code) for one in needs] == [None] * len(needs)
