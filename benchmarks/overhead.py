@@ -1,6 +1,6 @@
 """What recording costs: the same training with and without it, in interleaved blocks of fresh processes.
 
-    python benchmarks/overhead.py [--json] [--processes 3] [--rounds 100] [--threads 1]
+    python benchmarks/overhead.py [--json] [--processes 3] [--rounds 200] [--threads 1]
 
 Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) while tracekit records, its own
 estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows what the
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--processes", type=int, default=3, help="fresh processes per size of step")
-    parser.add_argument("--rounds", type=int, default=100, help="of blocks in each process")
+    parser.add_argument("--rounds", type=int, default=200, help="of blocks in each process")
     parser.add_argument("--threads", default="1", help="OpenMP threads of the training (default 1, see above)")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = options.threads

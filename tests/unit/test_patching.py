@@ -193,10 +193,9 @@ def test_originals_code_stands_in_for_a_wrapper() -> None:
     wrapper.__code__ = code
     calls.clear()
     assert wrapper(Doubling(), 3) == 6
-    try:
+    with pytest.raises(TypeError) as caught:
         wrapper(Doubling(), None)
-    except TypeError as error:
-        assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:] == ["act"]
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] == ["act"]
     assert calls == []
 
     wrapper.__code__ = own
