@@ -3,8 +3,8 @@
 Supervisor and program share a process group, so the terminal's job control (Ctrl-C, Ctrl-Z, pipelines) works as without
 tracekit. What the terminal or `kill -- -group` sends reaches both; what is sent to the supervisor alone must be passed
 on. The kernel marks the terminal's signals; for others a witness tells: a process in the same group that blocks all
-signals, so that those sent to the group stay pending on it for us to see. A signal that comes again to the group within
-some 20 ms, before a new witness stands, is passed on and so reaches the program twice.
+signals, so that those sent to the group stay pending on it for us to see. One that comes again before a new witness
+stands, within 2 to 3 ms, is taken for sent to the same: to the group.
 """
 
 import os
@@ -16,8 +16,10 @@ from pathlib import Path
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT}
 _WATCHED = FORWARDED | {signal.SIGCHLD}
 _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
-# `kill` goes through a group's processes one after the other: the witness's turn comes microseconds after ours at most.
+# `kill` goes through a group's processes one after the other: the witness's turn comes microseconds after ours, and
+# later only where the sender is kept from the CPU meanwhile.
 _WITNESS_TURN_S = 0.01
+_LOOK_EVERY_S = 0.0005
 
 
 class Witness:
@@ -42,14 +44,20 @@ class Witness:
 
     def saw(self, number: int) -> bool:
         """Whether the whole group got this signal, which has just come to us."""
-        time.sleep(_WITNESS_TURN_S)
-        self._noticed |= self._pending()
-        if number not in self._noticed:
-            return False
+        latest = time.monotonic() + _WITNESS_TURN_S
+        while True:
+            self._noticed |= self._pending()
+            if number in self._noticed:
+                break
+            if time.monotonic() > latest:
+                return False
+            time.sleep(_LOOK_EVERY_S)
         # What is pending stays so: the next one needs a new witness.
         self._noticed.discard(number)
         self._end()
         self._start()
+        if number in signal.sigpending() and number not in self._pending():
+            signal.sigtimedwait({number}, 0)  # it came again before the new witness stood
         return True
 
     def _pending(self) -> set[int]:
