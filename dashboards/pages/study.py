@@ -46,11 +46,13 @@ def render_study(view: View, name: str) -> Component:
 
 
 def words(study: Study) -> list[str]:
-    """The noise floor, and why the study ended, a sentence each."""
+    """The noise floor, why the study ended and how its runs met, a sentence each."""
     floor = f"The noise floor is {text.percent(study.floor)}: a condition may seem to save so much over itself."
     if study.floor >= 1:
         floor = "The noise floor is not known: that takes at least three rounds."
-    return [floor, f"The study ended: {text.one_line(study.stopped, 300)}."] if study.stopped else [floor]
+    ended = [f"The study ended: {text.one_line(study.stopped, 300)}."] if study.stopped else []
+    how = [f"The {text.one_line(study.interleaved, 300)}."] if study.interleaved else []
+    return [floor, *ended, *how]
 
 
 def _distributions(study: Study) -> Component:

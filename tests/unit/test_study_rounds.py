@@ -1,6 +1,6 @@
 """The rounds of a study, on conditions whose times are drawn: when it stops, and what it says then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +19,12 @@ class Drawn(StudyRuns):
         super().__init__(Path(), [], lambda text: None)
         self._times, self._noise, self._rng, self._pass = times, noise, np.random.default_rng(seed), pass_time
 
-    def measure(self, condition: Condition) -> float:
-        self._pass(1.0)
-        time_ms = self._times[condition.name.removesuffix(AGAIN)] * float(np.exp(self._noise * self._rng.normal()))
-        self.median_ms.setdefault(condition.name, []).append(time_ms)
-        self.seconds.append(1.0)
-        return time_ms
+    def measure_round(self, conditions: Sequence[Condition]) -> None:
+        for condition in conditions:
+            self._pass(1.0)
+            time_ms = self._times[condition.name.removesuffix(AGAIN)] * float(np.exp(self._noise * self._rng.normal()))
+            self.median_ms.setdefault(condition.name, []).append(time_ms)
+            self.seconds.append(1.0)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ class Study(msgspec.Struct):
     level: float
     stopped: str
     blocks_ms: dict[str, list[float]]
+    interleaved: str = ""  # how runs of the same round were set against each other
     settings: list[Setting] = []
     guidelines: list[Guideline] = []
     explored: str | None = None  # the run whose exploration the settings come from
@@ -80,7 +81,7 @@ def text_of(study: Study) -> str:
         why = f" ({each.why})" if each.why else ""
         known = gain if each.pairs >= FEWEST_PAIRS else ""
         lines.append(f"    {each.b} against {each.a}: {each.verdict}{known}, {each.pairs} pairs{why}")
-    lines += ["", f"  {study.stopped}"]
+    lines += ["", f"  {study.stopped}", *([f"  {study.interleaved}"] if study.interleaved else [])]
     if study.advice:
         lines += [f"  {study.advice}"]
     if study.guidelines:

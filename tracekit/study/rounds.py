@@ -66,6 +66,7 @@ class Rounds:
             level=self._level,
             stopped=self.stopped,
             blocks_ms=self._runs.median_ms,
+            interleaved=self._runs.how(),
             **found,
         )
         result.save(folder)
@@ -95,8 +96,7 @@ class Rounds:
                     )
                 return
             self._runs.say(f"round {done + 1}")
-            for name in order:
-                self._runs.measure(self._conditions[name])
+            self._runs.measure_round([self._conditions[name] for name in order])
 
     def comparisons(self) -> list[Comparison]:
         """The comparisons asked for, with what has been measured so far, at the level of the last look."""

@@ -2,15 +2,18 @@
 
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+from numpy.typing import NDArray
 
 from tracekit.analysis.steps import find_steps
 from tracekit.errors import TracekitError
@@ -19,12 +22,20 @@ from tracekit.run.reader import Run, open_run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import REFUSED_PLAN
 from tracekit.study.statistics import drop_warm_up
+from tracekit.study.turns import Turns, take_turns, undisturbed
 
 _NS_TO_MS = 1e-6
 # Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
 # way, the same in each run. An environment of random size makes that a noise that rounds average out (Mytkowicz et al.,
 # Producing wrong data without doing anything obviously wrong, ASPLOS 2009).
 _PADDING, _MOST_PADDING = "TRACEKIT_STUDY_PADDING", 4096
+
+_LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"]
+# A turn must hold many steps, as three are lost at its end; and it is short beside the changes of a shared machine.
+_SHORTEST_TURN_S, _LONGEST_TURN_S = 0.5, 5.0
+_STEPS_PER_TURN = 20
+# Of the memory that is free, for all runs that take turns.
+_SHARE_OF_MEMORY = 0.5
 
 
 class StudyError(TracekitError):
@@ -39,11 +50,40 @@ class Condition:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """One run that is to be recorded."""
+
+    name: str
+    words: list[str]
+    run: Path
+    output: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with open(f"{self.output}.txt", "wb") as output, open(f"{self.output}.err", "wb") as errors:
+            return subprocess.Popen(
+                self.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0,
+                env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
+            )  # fmt: skip
+
+    def opened(self, code: int) -> Run:
+        """What was recorded, once it has ended with this code. Raises StudyError when it failed."""
+        if code:
+            errors = Path(f"{self.output}.err").read_text(encoding="utf-8", errors="replace")
+            last = errors.strip().splitlines()[-1:] or ["nothing on stderr"]
+            raise StudyError(
+                f"the command ended with exit code {code} under {self.name}: {last[0]}; its output is in"
+                f" {self.output}.txt and .err"
+            )
+        return open_run(self.run)
+
+
 @dataclass
 class StudyRuns:
     """The runs of one study. Each is a recorded run below `folder`/runs; the program's output goes to `folder`/output.
 
-    `median_ms` has one number per block and condition: the median step, warm-up left out.
+    `median_ms` has one number per block and condition: the median step, warm-up left out. `turn_s` is how long each run
+    of a round has the machine in its turn, None where they come one after the other, for the reason that `alone` gives.
     """
 
     folder: Path
@@ -51,7 +91,10 @@ class StudyRuns:
     say: Callable[[str], None]
     median_ms: dict[str, list[float]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    turn_s: float | None = None
+    alone: str = "no run has told yet how long a step is"
     _number: int = 0
+    _bytes: int = 0
 
     @classmethod
     def create(cls, folder: Path, command: list[str], say: Callable[[str], None]) -> "StudyRuns":
@@ -61,31 +104,100 @@ class StudyRuns:
             (folder / name).mkdir()
         return cls(folder, command, say)
 
-    def measure(self, condition: Condition) -> float:
-        """Run the command once under a condition: its median step, ms.
+    def explore(self) -> Run:
+        """Record the command once, exploring thread counts. Raises StudyError when it fails."""
+        launch = self._launch("explore", ["--explore", "threads"])
+        began = time.monotonic()
+        (ended,) = take_turns([launch.start], None)
+        self.seconds.append(time.monotonic() - began)
+        run = launch.opened(ended.process.returncode)
+        steps = find_steps(run)
+        self._learn(run, steps.of(steps.main)["duration_ns"].to_numpy())
+        return run
 
-        Raises StudyError when the program fails, has no steps, or does not take the condition's settings.
+    def measure_round(self, conditions: Sequence[Condition]) -> None:
+        """Run the command once under each condition, in turns where that is possible.
+
+        Raises StudyError when the program fails, has no steps, or does not take a condition's settings.
         """
-        run = self.record(
-            condition.name, ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"],
-            condition.settings,
-        )  # fmt: skip
+        if (
+            self.turn_s is not None
+            and len(conditions) * self._bytes > _SHARE_OF_MEMORY * psutil.virtual_memory().available
+        ):
+            self._one_by_one(
+                f"{len(conditions)} of them would take {len(conditions) * self._bytes >> 20} MiB of memory"
+            )
+        if self.turn_s is not None:
+            try:
+                self._measure(conditions, self.turn_s)
+                return
+            except StudyError as error:  # what fails alone too will fail again
+                self._one_by_one(f"in turns {error}")
+        for condition in conditions:
+            self._measure([condition], None)
+
+    def usual_seconds(self) -> float:
+        """What one run takes."""
+        return float(np.median(self.seconds)) if self.seconds else 0.0
+
+    def how(self) -> str:
+        """How the runs of a round were set against each other, in words."""
+        if self.turn_s is None:
+            return f"runs came one after the other: {self.alone}"
+        return f"runs of a round took turns of {self.turn_s:.1f} s, all others stopped meanwhile"
+
+    def _measure(self, conditions: Sequence[Condition], turn_s: float | None) -> None:
+        launches = [self._launch(each.name, _LIGHTLY, each.settings) for each in conditions]
+        began = time.monotonic()
+        ended = take_turns([launch.start for launch in launches], turn_s)
+        each_s = (time.monotonic() - began) / len(launches)
+        medians = [self._median(launch, turns) for launch, turns in zip(launches, ended, strict=True)]
+        for condition, median in zip(conditions, medians, strict=True):
+            self.seconds.append(each_s)
+            self.median_ms.setdefault(condition.name, []).append(median)
+            self.say(f"{condition.name}: {median:.4g} ms a step")
+
+    def _median(self, launch: _Launch, turns: Turns) -> float:
+        """The median step of a run that has ended, ms."""
+        run = launch.opened(turns.process.returncode)
         refused = [note for note in run.missing if note.what.startswith(REFUSED_PLAN)]
         if refused:
-            raise StudyError(f"{condition.name}: {refused[0].what} was not applied: {refused[0].why}")
-        steps = find_steps(run)
-        durations = steps.of(steps.main)["duration_ns"].to_numpy()
+            raise StudyError(f"{launch.name}: {refused[0].what} was not applied: {refused[0].why}")
+        found = find_steps(run)
+        steps = found.of(found.main)
+        starts, durations = steps["start_ns"].to_numpy(), steps["duration_ns"].to_numpy()
         if len(durations) < 2:
             raise StudyError(
                 f"{run.path}: {len(durations)} steps were seen; a study needs a program with a loop of steps"
             )
-        median = float(np.median(drop_warm_up(durations))) * _NS_TO_MS
-        self.median_ms.setdefault(condition.name, []).append(median)
-        self.say(f"{condition.name}: {median:.4g} ms a step")
-        return median
+        offset = run.manifest.clock_offset_ns
+        stops = [(stopped + offset, resumed + offset) for stopped, resumed in turns.stops]
+        kept = durations[undisturbed(starts, starts + durations, stops)]
+        if len(kept) < len(durations) / 2:
+            raise StudyError(f"{len(durations) - len(kept)} of {len(durations)} steps were cut by the end of a turn")
+        if not stops:
+            self._learn(run, durations)
+        return float(np.median(drop_warm_up(kept))) * _NS_TO_MS
 
-    def record(self, name: str, flags: list[str], settings: dict[str, Any] | None = None) -> Run:
-        """Record the command once. Raises StudyError when it fails."""
+    def _learn(self, run: Run, durations_ns: NDArray[np.int64]) -> None:
+        """Decide, from a run that was alone, whether the next ones can take turns."""
+        if self.alone != StudyRuns.alone or not len(durations_ns):
+            return
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        self._bytes = largest * int(run.sql("SELECT count(*) AS processes FROM processes")["processes"].iloc[0])
+        turn_s = max(_SHORTEST_TURN_S, _STEPS_PER_TURN * float(np.median(durations_ns)) * 1e-9)
+        if turn_s > _LONGEST_TURN_S:
+            self._one_by_one("its steps are too long for turns")
+        elif run.manifest.gpus:
+            self._one_by_one("what is stopped leaves its work to the GPU")
+        else:
+            self.turn_s = turn_s
+
+    def _one_by_one(self, why: str) -> None:
+        self.turn_s, self.alone = None, why
+        self.say(self.how())
+
+    def _launch(self, name: str, flags: list[str], settings: dict[str, Any] | None = None) -> _Launch:
         self._number += 1
         stem = f"{self._number:03d}-{_file_name(name)}"
         path = self.folder / "runs" / stem
@@ -95,24 +207,7 @@ class StudyRuns:
             entries = [Entry(key, value) for key, value in settings.items()]
             write_settings(file, entries, f"The condition {name} of a study.")
             words += ["--settings", str(file)]
-        began = time.monotonic()
-        with open(self.folder / "output" / f"{stem}.txt", "wb") as output:
-            done = subprocess.run(
-                [*words, "--", *self.command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
-                env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
-            )  # fmt: skip
-        self.seconds.append(time.monotonic() - began)
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing on stderr"]
-            raise StudyError(
-                f"the command ended with exit code {done.returncode} under {name}: {last[0]};"
-                f" its output is in {self.folder / 'output' / f'{stem}.txt'}"
-            )
-        return open_run(path)
-
-    def usual_seconds(self) -> float:
-        """What one run takes."""
-        return float(np.median(self.seconds)) if self.seconds else 0.0
+        return _Launch(name, [*words, "--", *self.command], path, self.folder / "output" / stem)
 
 
 def _file_name(text: str) -> str:

@@ -28,7 +28,7 @@ def study_threads(
     deadline = time.monotonic() + budget_s
     runs = StudyRuns.create(folder, command, say)
     say("exploring thread counts, in one run")
-    run = runs.record("explore", ["--explore", "threads"])
+    run = runs.explore()
     report = analyze(run)
     entries = settings_entries(report)
     conditions = [Condition(BASELINE)]

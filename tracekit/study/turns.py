@@ -1,0 +1,108 @@
+"""Runs side by side: each has the machine for a turn, and all others are stopped meanwhile.
+
+A machine that is shared changes its speed from second to second. Runs one after the other meet it at different times,
+and may differ by more than any setting is worth; runs that take turns meet the same.
+"""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+# What the others have left in the caches goes with the first steps of a turn: they are left out.
+COLD_STEPS = 2
+_PATIENCE_S = 10.0
+
+Stop = tuple[int, int]  # from, to: CLOCK_MONOTONIC ns
+
+
+class Turns:
+    """A process, with all that it starts, that can be stopped; it is born running."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.stops: list[Stop] = []
+
+    def has_turn(self, seconds: float | None) -> None:
+        """Let it run for so long, or to its end; then stop it."""
+        for each in self._tree():
+            _send(each.resume)
+        now = time.monotonic_ns()
+        if self.stops:
+            self.stops[-1] = (self.stops[-1][0], now)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+            return
+        stopped = time.monotonic_ns()
+        known: set[int] = set()
+        while new := [each for each in self._tree() if each.pid not in known]:  # it may be starting others meanwhile
+            for each in new:
+                known.add(each.pid)
+                _send(each.suspend)
+        self.stops.append((stopped, stopped))
+
+    def end(self) -> None:
+        """End it, if it has not ended yet."""
+        if self.process.poll() is not None:
+            return
+        tree = self._tree()
+        self.process.terminate()
+        for each in tree:
+            _send(each.resume)
+        try:
+            self.process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            for each in {*tree, *self._tree()}:
+                _send(each.kill)
+            self.process.wait()
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def take_turns(starts: Sequence[Callable[[], subprocess.Popen[bytes]]], seconds: float | None) -> list[Turns]:
+    """Start one process after the other and let them take turns of so many seconds until all have ended. None: each
+    has one turn, to its end.
+
+    Every second cycle goes backwards, so that steady drift cancels. None outlives this call, whatever ends it. Give
+    each a process group of its own in our session: should we be killed, the kernel wakes what is stopped (SIGHUP and
+    SIGCONT for a group that nobody is left to wake).
+    """
+    runs: list[Turns] = []
+    try:
+        for start in starts:
+            runs.append(Turns(start()))
+            runs[-1].has_turn(seconds)
+        order = list(runs)
+        while order:
+            order.reverse()
+            for run in order:
+                run.has_turn(seconds)
+            order = [run for run in order if run.process.poll() is None]
+    finally:
+        for run in runs:
+            run.end()
+    return runs
+
+
+def undisturbed(starts_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], stops: Sequence[Stop]) -> NDArray[np.bool_]:
+    """Which steps no stop falls into, and are not the first after one. Steps are in order; all times on one clock."""
+    kept = np.ones(len(starts_ns), dtype=bool)
+    for stopped, resumed in stops:
+        first = int(np.searchsorted(ends_ns, stopped, side="right"))
+        after = int(np.searchsorted(starts_ns, resumed, side="left"))
+        kept[first : after + COLD_STEPS] = False
+    return kept
+
+
+def _send(act: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.Error):  # it has ended
+        act()
