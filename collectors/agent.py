@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from tracekit import marks
-from tracekit.record.wire import Kind
+from tracekit.record.wire import STEPS_OF_A_LOOP, Kind
 
 from . import tracebacks
 from .governor import Governor, cold_ns
@@ -133,7 +133,7 @@ class Agent:
                 settle()
             self.safe_point_due = bool(self.at_safe_point)
             self.governor.spent_ns += clock() - began
-            if clock() - self._status_written > _STATUS_INTERVAL_NS:
+            if clock() - self._status_written > _STATUS_INTERVAL_NS or self.governor.steps == STEPS_OF_A_LOOP:
                 self.write_status()
         for act in self.on_step:
             act()

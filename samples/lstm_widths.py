@@ -42,7 +42,7 @@ def parse_widths(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", type=parse_widths, default=NARROW + WIDE + NARROW, help="such as 16,16,512,16,16")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--warm-up", type=int, default=10, help="steps that are not timed")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=48, help="of the sequences")

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tracekit.study.turns import take_turns
+from tracekit.study.turns import alone, take_turns
 
 # Notes the time again and again, in a child of its own, which a stop must reach too.
 NOTES = """
@@ -28,55 +29,80 @@ with open(sys.argv[1], "w") as file:
 sys.exit(int(sys.argv[2]))
 """
 TAKES_TURNS = """
-import subprocess, sys
+import subprocess
 from tracekit.study.turns import take_turns
 
-def start():
-    process = subprocess.Popen(["sleep", "300"], process_group=0)
-    print(process.pid, flush=True)
-    return process
+class Sleeps:
+    def start(self):
+        process = subprocess.Popen(["sleep", "300"], process_group=0)
+        print(process.pid, flush=True)
+        return process
 
-take_turns([start, start], 0.2)
+    def in_loop(self):
+        return True
+
+take_turns([Sleeps(), Sleeps()], 0.2)
 """
 
 
-def test_one_runs_at_a_time_and_all_to_their_end(tmp_path: Path) -> None:
-    def start(number: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-c", NOTES, str(tmp_path / f"{number}"), f"{number}"], process_group=0
-        )
+@dataclass
+class Starts:
+    """Starts these words in a group of their own; it takes some looks until they are in their loop."""
 
-    runs = take_turns([lambda number=number: start(number) for number in range(3)], 0.1)  # type: ignore[misc]
+    words: list[str]
+    looks: int = 3
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.process = subprocess.Popen(self.words, process_group=0)
+        return self.process
+
+    def in_loop(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+class Interrupted(Starts):
+    def start(self) -> subprocess.Popen[bytes]:
+        raise KeyboardInterrupt
+
+
+def test_one_runs_at_a_time_and_all_to_their_end(tmp_path: Path) -> None:
+    launches = [Starts([sys.executable, "-c", NOTES, str(tmp_path / f"{number}"), f"{number}"]) for number in range(3)]
+
+    runs = take_turns(launches, 0.1)
 
     assert [run.process.returncode for run in runs] == [0, 1, 2]
     stops = [len(run.stops) for run in runs]
     assert min(stops) >= 4
     noted = [(int(line), number) for number in range(3) for line in (tmp_path / f"{number}").read_text().split()]
-    owners = [number for _, number in sorted(noted)]
+    began = max(run.stops[0][0] for run in runs)
+    owners = [number for noted_ns, number in sorted(noted) if noted_ns > began]
     changes = sum(a != b for a, b in itertools.pairwise(owners))
-    assert changes <= 2 * (sum(stops) + len(runs)) < len(noted) / 10
+    assert changes <= 2 * (sum(stops) + len(runs)) < len(owners) / 10
 
 
 def test_whoever_is_alone_is_never_stopped(tmp_path: Path) -> None:
-    (run,) = take_turns([lambda: subprocess.Popen([sys.executable, "-c", NOTES, str(tmp_path / "0"), "7"])], None)
+    run = alone(Starts([sys.executable, "-c", NOTES, str(tmp_path / "0"), "7"]))
 
     assert run.process.returncode == 7
     assert run.stops == []
 
 
-def test_none_outlives_a_failure() -> None:
-    started: list[subprocess.Popen[bytes]] = []
+def test_one_that_ends_before_its_loop_has_no_turn(tmp_path: Path) -> None:
+    launches = [Starts(["false"]), Starts([sys.executable, "-c", NOTES, str(tmp_path / "1"), "1"], looks=10**9)]
 
-    def start() -> subprocess.Popen[bytes]:
-        if len(started) == 2:
-            raise KeyboardInterrupt
-        started.append(subprocess.Popen(["sleep", "300"], process_group=0))
-        return started[-1]
+    runs = take_turns(launches, 0.1)
+
+    assert [(run.process.returncode, run.stops) for run in runs] == [(1, []), (1, [])]
+
+
+def test_none_outlives_a_failure() -> None:
+    launches = [Starts(["sleep", "300"]), Starts(["sleep", "300"])]
 
     with pytest.raises(KeyboardInterrupt):
-        take_turns([start] * 3, 0.1)
+        take_turns([*launches, Interrupted([])], 0.1)
 
-    assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
+    assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
 
 
 def test_nothing_stays_stopped_behind_one_that_is_killed() -> None:

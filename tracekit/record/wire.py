@@ -23,6 +23,9 @@ RECORD_FIELDS = ["name", "thread", "start", "end", "a", "b", "c", "d", "depth", 
 RECORD_FORMATS = ["<u4", "<u4", "<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<i4", "<u2", "<u2"]
 NAME_LENGTH = struct.Struct("<I")
 
+# The status is also replaced after so many steps: who waits for the program's loop to begin learns it at once.
+STEPS_OF_A_LOOP = 3
+
 FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
 
 

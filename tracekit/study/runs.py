@@ -1,5 +1,6 @@
 """Running one command again and again under conditions: fresh processes, recorded as lightly as steps allow."""
 
+import json
 import os
 import random
 import resource
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.steps import find_steps
 from tracekit.errors import TracekitError
+from tracekit.record.wire import STEPS_OF_A_LOOP
 from tracekit.run.folder import create_study
 from tracekit.run.reader import Run, open_run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import REFUSED_PLAN
 from tracekit.study.statistics import drop_warm_up
-from tracekit.study.turns import Turns, take_turns, undisturbed
+from tracekit.study.turns import Turns, alone, take_turns, undisturbed
 
 _NS_TO_MS = 1e-6
 # Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
@@ -31,9 +33,10 @@ _NS_TO_MS = 1e-6
 _PADDING, _MOST_PADDING = "TRACEKIT_STUDY_PADDING", 4096
 
 _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"]
-# A turn must hold many steps, as three are lost at its end; and it is short beside the changes of a shared machine.
-_SHORTEST_TURN_S, _LONGEST_TURN_S = 0.5, 5.0
-_STEPS_PER_TURN = 20
+# A turn must hold several steps, as three are lost at its end, and last long beside the change of turns (some ms). Else
+# the shorter the better: on a virtual machine with neighbours the speed went up and down by a third within a second.
+_SHORTEST_TURN_S, _LONGEST_TURN_S = 0.05, 5.0
+_STEPS_PER_TURN = 8
 # Of the memory that is free, for all runs that take turns.
 _SHARE_OF_MEMORY = 0.5
 
@@ -65,6 +68,15 @@ class _Launch:
                 self.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0,
                 env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
             )  # fmt: skip
+
+    def in_loop(self) -> bool:
+        """Whether a process of it has begun its loop of steps."""
+        try:
+            (manifest,) = (self.run / "manifest").glob("*.json")
+            spool = Path(json.loads(manifest.read_bytes())["spool"])
+            return any(json.loads(file.read_bytes())["steps"] >= STEPS_OF_A_LOOP for file in spool.glob("*.status"))
+        except (OSError, ValueError, KeyError, TypeError):  # not there yet
+            return False
 
     def opened(self, code: int) -> Run:
         """What was recorded, once it has ended with this code. Raises StudyError when it failed."""
@@ -108,7 +120,7 @@ class StudyRuns:
         """Record the command once, exploring thread counts. Raises StudyError when it fails."""
         launch = self._launch("explore", ["--explore", "threads"])
         began = time.monotonic()
-        (ended,) = take_turns([launch.start], None)
+        ended = alone(launch)
         self.seconds.append(time.monotonic() - began)
         run = launch.opened(ended.process.returncode)
         steps = find_steps(run)
@@ -133,8 +145,7 @@ class StudyRuns:
                 return
             except StudyError as error:  # what fails alone too will fail again
                 self._one_by_one(f"in turns {error}")
-        for condition in conditions:
-            self._measure([condition], None)
+        self._measure(conditions, None)
 
     def usual_seconds(self) -> float:
         """What one run takes."""
@@ -144,12 +155,12 @@ class StudyRuns:
         """How the runs of a round were set against each other, in words."""
         if self.turn_s is None:
             return f"runs came one after the other: {self.alone}"
-        return f"runs of a round took turns of {self.turn_s:.1f} s, all others stopped meanwhile"
+        return f"runs of a round took turns of {self.turn_s:.2g} s, all others stopped meanwhile"
 
     def _measure(self, conditions: Sequence[Condition], turn_s: float | None) -> None:
         launches = [self._launch(each.name, _LIGHTLY, each.settings) for each in conditions]
         began = time.monotonic()
-        ended = take_turns([launch.start for launch in launches], turn_s)
+        ended = [alone(launch) for launch in launches] if turn_s is None else take_turns(launches, turn_s)
         each_s = (time.monotonic() - began) / len(launches)
         medians = [self._median(launch, turns) for launch, turns in zip(launches, ended, strict=True)]
         for condition, median in zip(conditions, medians, strict=True):
@@ -173,7 +184,7 @@ class StudyRuns:
         offset = run.manifest.clock_offset_ns
         stops = [(stopped + offset, resumed + offset) for stopped, resumed in turns.stops]
         kept = durations[undisturbed(starts, starts + durations, stops)]
-        if len(kept) < len(durations) / 2:
+        if len(kept) < len(durations) / 4:
             raise StudyError(f"{len(durations) - len(kept)} of {len(durations)} steps were cut by the end of a turn")
         if not stops:
             self._learn(run, durations)

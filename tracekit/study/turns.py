@@ -8,6 +8,7 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import psutil
@@ -17,7 +18,18 @@ from numpy.typing import NDArray
 COLD_STEPS = 2
 _PATIENCE_S = 10.0
 
+_LOOK_EVERY_S = 0.02
+
 Stop = tuple[int, int]  # from, to: CLOCK_MONOTONIC ns
+
+
+class Launch(Protocol):
+    """A process that is to be."""
+
+    def start(self) -> subprocess.Popen[bytes]: ...
+
+    def in_loop(self) -> bool:
+        """Whether the loop has begun that its turns are about."""
 
 
 class Turns:
@@ -27,16 +39,18 @@ class Turns:
         self.process = process
         self.stops: list[Stop] = []
 
-    def has_turn(self, seconds: float | None) -> None:
+    def has_turn(self, seconds: float) -> None:
         """Let it run for so long, or to its end; then stop it."""
         for each in self._tree():
             _send(each.resume)
-        now = time.monotonic_ns()
-        if self.stops:
-            self.stops[-1] = (self.stops[-1][0], now)
+        self.stops[-1] = (self.stops[-1][0], time.monotonic_ns())
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
             return
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all of it where it is."""
         stopped = time.monotonic_ns()
         known: set[int] = set()
         while new := [each for each in self._tree() if each.pid not in known]:  # it may be starting others meanwhile
@@ -68,9 +82,18 @@ class Turns:
             return []
 
 
-def take_turns(starts: Sequence[Callable[[], subprocess.Popen[bytes]]], seconds: float | None) -> list[Turns]:
-    """Start one process after the other and let them take turns of so many seconds until all have ended. None: each
-    has one turn, to its end.
+def alone(launch: Launch) -> Turns:
+    """Start a process and let it run to its end. It does not outlive this call, whatever ends it."""
+    run = Turns(launch.start())
+    try:
+        run.process.wait()
+    finally:
+        run.end()
+    return run
+
+
+def take_turns(launches: Sequence[Launch], seconds: float) -> list[Turns]:
+    """Start processes, each up to its loop, then let them take turns of so many seconds until all have ended.
 
     Every second cycle goes backwards, so that steady drift cancels. None outlives this call, whatever ends it. Give
     each a process group of its own in our session: should we be killed, the kernel wakes what is stopped (SIGHUP and
@@ -78,10 +101,16 @@ def take_turns(starts: Sequence[Callable[[], subprocess.Popen[bytes]]], seconds:
     """
     runs: list[Turns] = []
     try:
-        for start in starts:
-            runs.append(Turns(start()))
-            runs[-1].has_turn(seconds)
-        order = list(runs)
+        for launch in launches:
+            runs.append(Turns(launch.start()))
+        starting = list(zip(runs, launches, strict=True))
+        while starting:
+            time.sleep(_LOOK_EVERY_S)
+            for run, launch in starting:
+                if run.process.poll() is None and launch.in_loop():
+                    run.stop()
+            starting = [(run, launch) for run, launch in starting if run.process.poll() is None and not run.stops]
+        order = [run for run in runs if run.stops]
         while order:
             order.reverse()
             for run in order:
