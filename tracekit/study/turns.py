@@ -93,7 +93,7 @@ def alone(launch: Launch) -> Turns:
 
 
 def take_turns(launches: Sequence[Launch], seconds: float) -> list[Turns]:
-    """Start processes, each up to its loop, then let them take turns of so many seconds until all have ended.
+    """Start one process after the other, each up to its loop; then they take turns of so many seconds to their ends.
 
     Every second cycle goes backwards, so that steady drift cancels. None outlives this call, whatever ends it. Give
     each a process group of its own in our session: should we be killed, the kernel wakes what is stopped (SIGHUP and
@@ -101,15 +101,13 @@ def take_turns(launches: Sequence[Launch], seconds: float) -> list[Turns]:
     """
     runs: list[Turns] = []
     try:
-        for launch in launches:
-            runs.append(Turns(launch.start()))
-        starting = list(zip(runs, launches, strict=True))
-        while starting:
-            time.sleep(_LOOK_EVERY_S)
-            for run, launch in starting:
-                if run.process.poll() is None and launch.in_loop():
+        for launch in launches:  # not all at once: where each has a thread per CPU, their teams would fight for long
+            run = Turns(launch.start())
+            runs.append(run)
+            while run.process.poll() is None and not run.stops:
+                time.sleep(_LOOK_EVERY_S)
+                if launch.in_loop():
                     run.stop()
-            starting = [(run, launch) for run, launch in starting if run.process.poll() is None and not run.stops]
         order = [run for run in runs if run.stops]
         while order:
             order.reverse()
