@@ -1,40 +1,82 @@
-"""Which steps of a run that took turns are good."""
+"""The steps of runs that took turns."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.study.turns import COLD_STEPS, undisturbed
+from tracekit.study.matched import COLD_STEPS, RunSteps, typical_steps_ns
+
+
+def steps(starts: list[int], length: int, stops: list[tuple[int, int]]) -> RunSteps:
+    return RunSteps(np.array(starts, dtype=np.int64), np.full(len(starts), length, dtype=np.int64), stops)
 
 
 def test_the_step_that_was_stopped_and_the_next_ones_go() -> None:
     starts = np.arange(10, dtype=np.int64) * 10
-    ends = starts + 10
+    durations = np.full(10, 10, dtype=np.int64)
     starts[4:] += 1000
-    ends[3:] += 1000  # step 3 was stopped at 35
+    durations[3] += 1000  # stopped at 35
 
-    kept = undisturbed(starts, ends, [(35, 1035)])
+    kept = RunSteps(starts, durations, [(35, 1035)]).undisturbed()
 
     assert kept.tolist() == [True] * 3 + [False] * (1 + COLD_STEPS) + [True] * (6 - COLD_STEPS)
 
 
 def test_a_stop_between_steps_before_them_or_behind_them() -> None:
-    starts = np.array([0, 20, 40, 60, 80], dtype=np.int64)
-    ends = starts + 10
-    assert undisturbed(starts, ends, [(12, 18)]).tolist() == [True, False, False, True, True]
-    assert undisturbed(starts, ends, [(-9, -5)]).tolist() == [False, False, True, True, True]
-    assert undisturbed(starts, ends, [(100, 200)]).all()
-    assert undisturbed(starts, ends, []).all()
+    starts = [0, 20, 40, 60, 80]
+    assert steps(starts, 10, [(12, 18)]).undisturbed().tolist() == [True, False, False, True, True]
+    assert steps(starts, 10, [(-9, -5)]).undisturbed().tolist() == [False, False, True, True, True]
+    assert steps(starts, 10, [(100, 200)]).undisturbed().all()
+    assert steps(starts, 10, []).undisturbed().all()
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=30), st.data())
-def test_no_step_that_is_kept_meets_a_stop(steps: list[tuple[int, int]], data: st.DataObject) -> None:
-    ends = np.cumsum([length + gap for length, gap in steps], dtype=np.int64)
-    starts = ends - np.array([length for length, _ in steps], dtype=np.int64)
+def test_no_step_that_is_kept_meets_a_stop(lengths: list[tuple[int, int]], data: st.DataObject) -> None:
+    ends = np.cumsum([length + gap for length, gap in lengths], dtype=np.int64)
+    durations = np.array([length for length, _ in lengths], dtype=np.int64)
     times = sorted(data.draw(st.lists(st.integers(0, 1500), max_size=8)))
     stops = list(zip(times[::2], times[1::2], strict=False))
 
-    kept = undisturbed(starts, ends, stops)
+    kept = RunSteps(ends - durations, durations, stops).undisturbed()
 
     for stopped, resumed in stops:
-        assert not (kept & (ends > stopped) & (starts < resumed)).any()
+        assert not (kept & (ends > stopped) & (ends - durations < resumed)).any()
+
+
+def taking_turns(step_ns: list[int], cycles: int, speed: np.ndarray) -> list[RunSteps]:
+    """Runs with steps so long, 8 of them a turn, on a machine whose speed changes from turn to turn."""
+    clock = 0
+    tables: list[tuple[list[int], list[int], list[tuple[int, int]]]] = [([], [], [(0, 0)]) for _ in step_ns]
+    for cycle in range(cycles):
+        for (starts, durations, stops), length in zip(tables, step_ns, strict=True):
+            stops[-1] = (stops[-1][0], clock)
+            for _ in range(8):
+                starts.append(clock)
+                durations.append(int(length * speed[cycle]))
+                clock += durations[-1]
+            stops.append((clock, clock))
+    return [RunSteps(np.array(starts), np.array(durations), stops) for starts, durations, stops in tables]
+
+
+def test_what_the_machine_does_to_all_cancels() -> None:
+    """GIVEN a machine whose speed halves and doubles WHEN one run is 10 % faster THEN that is what is found."""
+    speed = np.exp(np.random.default_rng(0).normal(0, 0.7, 40))
+
+    slow, fast = typical_steps_ns(taking_turns([1_000_000, 900_000], 40, speed))
+
+    assert fast / slow == pytest.approx(0.9, rel=1e-3)
+
+
+def test_a_run_that_ends_early_is_compared_over_what_all_have_had() -> None:
+    speed = np.array([1.0] * 20 + [3.0] * 20)
+    first, second = taking_turns([1_000_000, 1_000_000], 40, speed)
+    early = RunSteps(first.starts_ns[:160], first.durations_ns[:160], first.stops[:21])
+
+    assert typical_steps_ns([early, second]) == pytest.approx([1e6, 1e6], rel=1e-3)
+
+
+def test_runs_with_few_turns_or_alone_give_their_own_median() -> None:
+    runs = taking_turns([1_000_000, 2_000_000], 3, np.ones(3))
+    assert typical_steps_ns(runs) == [1e6, 2e6]
+    assert typical_steps_ns([steps([0, 10, 20, 30], 7, [])]) == [7.0]

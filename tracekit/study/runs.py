@@ -23,8 +23,8 @@ from tracekit.run.folder import create_study
 from tracekit.run.reader import Run, open_run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import REFUSED_PLAN
-from tracekit.study.statistics import drop_warm_up
-from tracekit.study.turns import Turns, alone, take_turns, undisturbed
+from tracekit.study.matched import RunSteps, typical_steps_ns
+from tracekit.study.turns import Turns, alone, take_turns
 
 _NS_TO_MS = 1e-6
 # Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
@@ -94,8 +94,9 @@ class _Launch:
 class StudyRuns:
     """The runs of one study. Each is a recorded run below `folder`/runs; the program's output goes to `folder`/output.
 
-    `median_ms` has one number per block and condition: the median step, warm-up left out. `turn_s` is how long each run
-    of a round has the machine in its turn, None where they come one after the other, for the reason that `alone` gives.
+    `median_ms` has one number per block and condition: the typical step, warm-up left out. `turn_s` is how long each
+    run of a round has the machine in its turn, None where they come one after the other, for the reason that `alone`
+    gives.
     """
 
     folder: Path
@@ -162,33 +163,33 @@ class StudyRuns:
         began = time.monotonic()
         ended = [alone(launch) for launch in launches] if turn_s is None else take_turns(launches, turn_s)
         each_s = (time.monotonic() - began) / len(launches)
-        medians = [self._median(launch, turns) for launch, turns in zip(launches, ended, strict=True)]
-        for condition, median in zip(conditions, medians, strict=True):
+        steps = [self._steps(launch, turns) for launch, turns in zip(launches, ended, strict=True)]
+        for condition, time_ns in zip(conditions, typical_steps_ns(steps), strict=True):
             self.seconds.append(each_s)
-            self.median_ms.setdefault(condition.name, []).append(median)
-            self.say(f"{condition.name}: {median:.4g} ms a step")
+            self.median_ms.setdefault(condition.name, []).append(time_ns * _NS_TO_MS)
+            self.say(f"{condition.name}: {time_ns * _NS_TO_MS:.4g} ms a step")
 
-    def _median(self, launch: _Launch, turns: Turns) -> float:
-        """The median step of a run that has ended, ms."""
+    def _steps(self, launch: _Launch, turns: Turns) -> RunSteps:
+        """The steps of a run that has ended."""
         run = launch.opened(turns.process.returncode)
         refused = [note for note in run.missing if note.what.startswith(REFUSED_PLAN)]
         if refused:
             raise StudyError(f"{launch.name}: {refused[0].what} was not applied: {refused[0].why}")
         found = find_steps(run)
-        steps = found.of(found.main)
-        starts, durations = steps["start_ns"].to_numpy(), steps["duration_ns"].to_numpy()
-        if len(durations) < 2:
-            raise StudyError(
-                f"{run.path}: {len(durations)} steps were seen; a study needs a program with a loop of steps"
-            )
+        table = found.of(found.main)
         offset = run.manifest.clock_offset_ns
-        stops = [(stopped + offset, resumed + offset) for stopped, resumed in turns.stops]
-        kept = durations[undisturbed(starts, starts + durations, stops)]
-        if len(kept) < len(durations) / 4:
-            raise StudyError(f"{len(durations) - len(kept)} of {len(durations)} steps were cut by the end of a turn")
-        if not stops:
-            self._learn(run, durations)
-        return float(np.median(drop_warm_up(kept))) * _NS_TO_MS
+        steps = RunSteps(
+            table["start_ns"].to_numpy(),
+            table["duration_ns"].to_numpy(),
+            [(stopped + offset, resumed + offset) for stopped, resumed in turns.stops],
+        )
+        if len(table) < 2:
+            raise StudyError(f"{run.path}: {len(table)} steps were seen; a study needs a program with a loop of steps")
+        if np.count_nonzero(steps.undisturbed()) < 2:
+            raise StudyError("its loop is so short that no step was left whole")
+        if not steps.stops:
+            self._learn(run, steps.durations_ns)
+        return steps
 
     def _learn(self, run: Run, durations_ns: NDArray[np.int64]) -> None:
         """Decide, from a run that was alone, whether the next ones can take turns."""

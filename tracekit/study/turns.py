@@ -10,12 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
 import psutil
-from numpy.typing import NDArray
 
-# What the others have left in the caches goes with the first steps of a turn: they are left out.
-COLD_STEPS = 2
 _PATIENCE_S = 10.0
 
 _LOOK_EVERY_S = 0.02
@@ -118,16 +114,6 @@ def take_turns(launches: Sequence[Launch], seconds: float) -> list[Turns]:
         for run in runs:
             run.end()
     return runs
-
-
-def undisturbed(starts_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], stops: Sequence[Stop]) -> NDArray[np.bool_]:
-    """Which steps no stop falls into, and are not the first after one. Steps are in order; all times on one clock."""
-    kept = np.ones(len(starts_ns), dtype=bool)
-    for stopped, resumed in stops:
-        first = int(np.searchsorted(ends_ns, stopped, side="right"))
-        after = int(np.searchsorted(starts_ns, resumed, side="left"))
-        kept[first : after + COLD_STEPS] = False
-    return kept
 
 
 def _send(act: Callable[[], None]) -> None:
