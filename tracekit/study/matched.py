@@ -2,7 +2,7 @@
 
 A cycle gives each run one turn, within a second or so. The logarithms of the turns' median steps, averaged over the
 cycles that all runs have had, differ between two runs by the mean of their log-ratios: each turn is compared with its
-neighbours in time. On a virtual machine with neighbours these scattered a half to a fifth as much from round to round as
+neighbours in time. On a virtual machine with neighbours these scattered half to a fifth as much from round to round as
 the ratios of two runs' medians.
 """
 
