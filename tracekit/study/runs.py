@@ -1,10 +1,6 @@
 """Running one command again and again under conditions: fresh processes, recorded as lightly as steps allow."""
 
-import json
-import os
-import random
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,21 +13,15 @@ import psutil
 from numpy.typing import NDArray
 
 from tracekit.analysis.steps import find_steps
-from tracekit.errors import TracekitError
-from tracekit.record.wire import STEPS_OF_A_LOOP
 from tracekit.run.folder import create_study
-from tracekit.run.reader import Run, open_run
+from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import REFUSED_PLAN
 from tracekit.study.matched import RunSteps, typical_steps_ns
+from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import Turns, alone, take_turns
 
 _NS_TO_MS = 1e-6
-# Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
-# way, the same in each run. An environment of random size makes that a noise that rounds average out (Mytkowicz et al.,
-# Producing wrong data without doing anything obviously wrong, ASPLOS 2009).
-_PADDING, _MOST_PADDING = "TRACEKIT_STUDY_PADDING", 4096
-
 _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"]
 # A turn must hold several steps, as three are lost at its end, and last long beside the change of turns (some ms). Else
 # the shorter the better: on a virtual machine with neighbours the speed went up and down by a third within a second.
@@ -41,53 +31,12 @@ _STEPS_PER_TURN = 8
 _SHARE_OF_MEMORY = 0.5
 
 
-class StudyError(TracekitError):
-    """A study that cannot be made of this command."""
-
-
 @dataclass(frozen=True)
 class Condition:
     """A name, and the settings that are in force under it."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """One run that is to be recorded."""
-
-    name: str
-    words: list[str]
-    run: Path
-    output: Path
-
-    def start(self) -> subprocess.Popen[bytes]:
-        with open(f"{self.output}.txt", "wb") as output, open(f"{self.output}.err", "wb") as errors:
-            return subprocess.Popen(
-                self.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0,
-                env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
-            )  # fmt: skip
-
-    def in_loop(self) -> bool:
-        """Whether a process of it has begun its loop of steps."""
-        try:
-            (manifest,) = (self.run / "manifest").glob("*.json")
-            spool = Path(json.loads(manifest.read_bytes())["spool"])
-            return any(json.loads(file.read_bytes())["steps"] >= STEPS_OF_A_LOOP for file in spool.glob("*.status"))
-        except (OSError, ValueError, KeyError, TypeError):  # not there yet
-            return False
-
-    def opened(self, code: int) -> Run:
-        """What was recorded, once it has ended with this code. Raises StudyError when it failed."""
-        if code:
-            errors = Path(f"{self.output}.err").read_text(encoding="utf-8", errors="replace")
-            last = errors.strip().splitlines()[-1:] or ["nothing on stderr"]
-            raise StudyError(
-                f"the command ended with exit code {code} under {self.name}: {last[0]}; its output is in"
-                f" {self.output}.txt and .err"
-            )
-        return open_run(self.run)
 
 
 @dataclass
@@ -169,12 +118,12 @@ class StudyRuns:
             self.median_ms.setdefault(condition.name, []).append(time_ns * _NS_TO_MS)
             self.say(f"{condition.name}: {time_ns * _NS_TO_MS:.4g} ms a step")
 
-    def _steps(self, launch: _Launch, turns: Turns) -> RunSteps:
+    def _steps(self, launch: Recording, turns: Turns) -> RunSteps:
         """The steps of a run that has ended."""
         run = launch.opened(turns.process.returncode)
         refused = [note for note in run.missing if note.what.startswith(REFUSED_PLAN)]
         if refused:
-            raise StudyError(f"{launch.name}: {refused[0].what} was not applied: {refused[0].why}")
+            raise StudyError(f"{launch.condition}: {refused[0].what} was not applied: {refused[0].why}")
         found = find_steps(run)
         table = found.of(found.main)
         offset = run.manifest.clock_offset_ns
@@ -209,7 +158,7 @@ class StudyRuns:
         self.turn_s, self.alone = None, why
         self.say(self.how())
 
-    def _launch(self, name: str, flags: list[str], settings: dict[str, Any] | None = None) -> _Launch:
+    def _launch(self, name: str, flags: list[str], settings: dict[str, Any] | None = None) -> Recording:
         self._number += 1
         stem = f"{self._number:03d}-{_file_name(name)}"
         path = self.folder / "runs" / stem
@@ -219,7 +168,7 @@ class StudyRuns:
             entries = [Entry(key, value) for key, value in settings.items()]
             write_settings(file, entries, f"The condition {name} of a study.")
             words += ["--settings", str(file)]
-        return _Launch(name, [*words, "--", *self.command], path, self.folder / "output" / stem)
+        return Recording(name, [*words, "--", *self.command], path, self.folder / "output" / stem)
 
 
 def _file_name(text: str) -> str:

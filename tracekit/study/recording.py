@@ -1,0 +1,58 @@
+"""One run of a study: `tracekit record` in a process of its own."""
+
+import json
+import os
+import random
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.errors import TracekitError
+from tracekit.record.wire import STEPS_OF_A_LOOP
+from tracekit.run.reader import Run, open_run
+
+# Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
+# way, the same in each run. An environment of random size makes that a noise that rounds average out (Mytkowicz et al.,
+# Producing wrong data without doing anything obviously wrong, ASPLOS 2009).
+_PADDING, _MOST_PADDING = "TRACEKIT_STUDY_PADDING", 4096
+
+
+class StudyError(TracekitError):
+    """A study that cannot be made of this command."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run that is to be recorded: under which condition, by which words, where the run and its output go."""
+
+    condition: str
+    words: list[str]
+    run: Path
+    output: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with open(f"{self.output}.txt", "wb") as output, open(f"{self.output}.err", "wb") as errors:
+            return subprocess.Popen(
+                self.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0,
+                env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
+            )  # fmt: skip
+
+    def in_loop(self) -> bool:
+        """Whether a process of it has begun its loop of steps."""
+        try:
+            (manifest,) = (self.run / "manifest").glob("*.json")
+            spool = Path(json.loads(manifest.read_bytes())["spool"])
+            return any(json.loads(file.read_bytes())["steps"] >= STEPS_OF_A_LOOP for file in spool.glob("*.status"))
+        except (OSError, ValueError, KeyError, TypeError):  # not there yet
+            return False
+
+    def opened(self, code: int) -> Run:
+        """What was recorded, once it has ended with this code. Raises StudyError when it failed."""
+        if code:
+            errors = Path(f"{self.output}.err").read_text(encoding="utf-8", errors="replace")
+            last = errors.strip().splitlines()[-1:] or ["nothing on stderr"]
+            raise StudyError(
+                f"the command ended with exit code {code} under {self.condition}: {last[0]}; its output is in"
+                f" {self.output}.txt and .err"
+            )
+        return open_run(self.run)
