@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -253,7 +254,7 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
     assert json.loads(tracekit("analyze", "--json", str(tmp_path / "study")).stdout) == study
 
 
-def test_verify_requires_what_it_is_asked_to(explored: Path, tmp_path: Path) -> None:
+def test_verify_requires_what_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(
         "verify", "--require", "faster", "--budget", "30s", "--json", "-o", str(tmp_path / "study"),
@@ -264,8 +265,10 @@ def test_verify_requires_what_it_is_asked_to(explored: Path, tmp_path: Path) -> 
 
 
 def test_a_budget_that_is_too_small_is_undecided(explored: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(explored, tmp_path / "run")
+    (run / "settings.toml").write_text("[threads]\nintra_op = 1\n")  # whatever a busy machine has made of it
     verified = tracekit(
-        "verify", "--budget", "1s", "--json", "-o", str(tmp_path / "study"), str(explored), "--", *PLANTED, "20"
+        "verify", "--budget", "1s", "--json", "-o", str(tmp_path / "study"), str(run), "--", *PLANTED, "20"
     )
     found = json.loads(verified.stdout)
     assert {each["verdict"] for each in found["comparisons"]} == {"undecided"}
