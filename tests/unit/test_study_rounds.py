@@ -69,6 +69,19 @@ def test_a_budget_for_less_than_three_rounds_decides_nothing(clock: list[float])
     assert {each.verdict for each in made.comparisons()} == {"undecided"}
 
 
+def test_what_is_slow_and_not_asked_about_is_dropped(clock: list[float]) -> None:
+    """GIVEN a slow condition that no comparison is about THEN it is not measured to the end; what is asked about is."""
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Drawn({"a": 10.0, "slow": 14.0, "near": 10.001, "b": 9.999}, 0.01, 0, pass_time)
+    made = Rounds(runs, [Condition(name) for name in ("a", "slow", "near", "b")], lambda: [("a", "b")], 0)
+    made.run(100)
+    blocks = {name: len(times) for name, times in runs.median_ms.items()}
+    assert blocks["slow"] == 3 < blocks["near"] == blocks["a"] == blocks["b"] == blocks["a" + AGAIN]
+
+
 def test_equal_conditions_are_called_different_in_few_of_a_hundred_studies(clock: list[float]) -> None:
     """Early stopping, the measured floor and both directions included: at most 5 of 100."""
     wrong = 0

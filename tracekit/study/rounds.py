@@ -45,6 +45,7 @@ class Rounds:
         self._pairs = pairs
         self._seed = seed
         self._level = LEVEL
+        self._dropped: set[str] = set()
         self.stopped = ""
 
     def conduct(self, study: str, deadline: float, entries: list[Entry], why: str, **found: Any) -> Study:
@@ -95,8 +96,19 @@ class Rounds:
                         " give a larger --budget"
                     )
                 return
+            if done >= _FEWEST_ROUNDS:
+                self._drop()
             self._runs.say(f"round {done + 1}")
-            self._runs.measure_round([self._conditions[name] for name in order])
+            self._runs.measure_round([self._conditions[name] for name in order if name not in self._dropped])
+
+    def _drop(self) -> None:
+        """Leave out of the rounds to come what no comparison is about and is slower than the fastest."""
+        asked = {name for pair in [*self._pairs(), self._floor_pair] for name in pair}
+        best, floor = fastest(self._runs, list(self._conditions)), self.floor()
+        for name in self._conditions.keys() - asked - self._dropped:
+            if compare(best, name, *self._paired(best, name), floor).verdict == "slower":
+                self._runs.say(f"{name} is left out from here on: it is slower than {best}")
+                self._dropped.add(name)
 
     def comparisons(self) -> list[Comparison]:
         """The comparisons asked for, with what has been measured so far, at the level of the last look."""
