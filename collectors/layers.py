@@ -15,7 +15,7 @@ what a hook pair costs. Code that torch.compile has compiled does not come throu
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
-from types import ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.record.wire import FORWARD, Kind
@@ -77,55 +77,15 @@ class Layers:
         self._patches.replace(module.Module, "__call__", self._timed_call)
 
     def _timed_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
-        record, known = self._recorded_call, agent.naming.known
-
-        def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
-            # What is evaluated is no part of an ordinary step: a validation pass between two of them is recorded.
-            if self._left_out and not agent.safe_point_due:
-                try:
-                    is_training = module.training is True
-                except Exception:  # the program's own property
-                    is_training = False
-                if is_training:
-                    call.__code__ = passing
-                    return original(module, *args, **kwargs)
-            thread = threads.first if get_ident() == threads.first_ident else threads.current()
-            if thread.depth:
-                if not agent.governor.detailed or thread.depth > _DEEPEST:
-                    return original(module, *args, **kwargs)
-                return record(original, thread, module, args, kwargs)
-            try:
-                if agent.step_source_rank >= CALL:
-                    agent.step_source(CALL)
-                if agent.safe_point_due:
-                    agent.safe_point()
-            except Exception as error:
-                agent.fail("layers", error)
-            layer = known.get(id(module))
-            if agent.governor.detailed or layer is None or layer.number == LEFT_ALONE or self._is_off:
-                return record(original, thread, module, args, kwargs)
-            thread.depth = 1
-            start = clock()
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                end = clock()
-                thread.depth = 0
-                try:
-                    note((layer.word, thread.tid, start, end, layer.number, 0, 0, 0, 0, FORWARD, _LAYER))
-                    if spool.has_many_notes():
-                        agent.write_noted()
-                except Exception as error:
-                    agent.fail("layers", error)
-
-        # Until the step ends: between two operations nothing of ours is in the caches, and a frame more takes 8 us.
-        recording, own = call.__code__, code_to_stand_in(original, call.__code__)
-        passing = own or recording
+        wrapped = _Wrapped(self, self._agent, original)
+        call = FunctionType(_call.__code__, {**globals(), "_wrapped": wrapped}, "call")
+        own = code_to_stand_in(original)
+        wrapped.passing = own or _call.__code__
+        wrapped.function = call
         self._can_leave_out = own is not None
 
         def stop_passing() -> None:
-            call.__code__ = recording
+            call.__code__ = _call.__code__
 
         self._stop_passing = stop_passing
         return call
@@ -253,6 +213,65 @@ class Layers:
             self._left_out = False
             self._agent.on_step.remove(self._stop_passing)
             self._stop_passing()
+
+
+class _Wrapped:
+    """What `_call` needs; its function holds it among its globals, for it must not be closed over anything
+    (`patching.code_to_stand_in`)."""
+
+    def __init__(self, layers: Layers, agent: Agent, original: Callable[..., Any]) -> None:
+        self.layers, self.agent, self.original = layers, agent, original
+        self.function: Any = None  # whose code is changed
+        self.passing: CodeType = _call.__code__
+        self.record, self.known = layers._recorded_call, agent.naming.known
+        self.note, self.has_many_notes = agent.spool.note, agent.spool.has_many_notes
+
+
+_wrapped: _Wrapped
+
+
+def _call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
+    """In the place of `nn.Module.__call__`."""
+    my = _wrapped  # noqa: F821 - each function made of this code has its own
+    agent = my.agent
+    # What is evaluated is no part of an ordinary step: a validation pass between two of them is recorded.
+    if my.layers._left_out and not agent.safe_point_due:
+        try:  # not module.training: it may be a property of the program's
+            is_training = object.__getattribute__(module, "__dict__").get("training") is True
+        except Exception:
+            is_training = False
+        if is_training:
+            # Until the step ends: between two operations nothing of ours is in the caches, and a frame more takes 8 us.
+            my.function.__code__ = my.passing
+            return my.original(module, *args, **kwargs)
+    thread = threads.first if get_ident() == threads.first_ident else threads.current()
+    if thread.depth:
+        if not agent.governor.detailed or thread.depth > _DEEPEST:
+            return my.original(module, *args, **kwargs)
+        return my.record(my.original, thread, module, args, kwargs)
+    try:
+        if agent.step_source_rank >= CALL:
+            agent.step_source(CALL)
+        if agent.safe_point_due:
+            agent.safe_point()
+    except Exception as error:
+        agent.fail("layers", error)
+    layer = my.known.get(id(module))
+    if agent.governor.detailed or layer is None or layer.number == LEFT_ALONE or my.layers._is_off:
+        return my.record(my.original, thread, module, args, kwargs)
+    thread.depth = 1
+    start = clock()
+    try:
+        return my.original(module, *args, **kwargs)
+    finally:
+        end = clock()
+        thread.depth = 0
+        try:
+            my.note((layer.word, thread.tid, start, end, layer.number, 0, 0, 0, 0, FORWARD, _LAYER))
+            if my.has_many_notes():
+                agent.write_noted()
+        except Exception as error:
+            agent.fail("layers", error)
 
 
 class _Cost(NamedTuple):

@@ -45,9 +45,10 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-def code_to_stand_in(original: Callable[..., Any], wrapper: CodeType) -> CodeType | None:
-    """The original's code as the wrapper's function takes it for its own, so that it runs as if never replaced; None
-    where that code needs more than its arguments."""
+def code_to_stand_in(original: Callable[..., Any]) -> CodeType | None:
+    """The code that another function can take for its own, so that the original runs as if it were called itself; None
+    where it needs more than its arguments. The other must be closed over nothing: code that has no use for what its
+    function is closed over leaves holes in its frames, and Python crashes when somebody looks at their locals."""
     if not isinstance(original, FunctionType) or original.__closure__ or original.__defaults__:
         return None
     code = original.__code__
@@ -55,7 +56,7 @@ def code_to_stand_in(original: Callable[..., Any], wrapper: CodeType) -> CodeTyp
         instruction.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) for instruction in dis.get_instructions(code)
     ):
         return None
-    return code.replace(co_freevars=wrapper.co_freevars)
+    return code
 
 
 _INHERITED = object()  # the owner had no such attribute of its own

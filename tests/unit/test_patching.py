@@ -183,12 +183,16 @@ class Doubling:
         return value + value
 
 
+def stand_in(*args: Any) -> Any:
+    """A wrapper that is closed over nothing."""
+    calls.append("wrapped")
+    return Doubling.act(*args)
+
+
 def test_originals_code_stands_in_for_a_wrapper() -> None:
-    wrapper, original = counted(Doubling.act), Doubling.act
-    assert isinstance(wrapper, FunctionType)
-    code = code_to_stand_in(original, wrapper.__code__)
+    wrapper = FunctionType(stand_in.__code__, globals())
+    code = code_to_stand_in(Doubling.act)
     assert code is not None
-    own = wrapper.__code__
 
     wrapper.__code__ = code
     calls.clear()
@@ -198,18 +202,34 @@ def test_originals_code_stands_in_for_a_wrapper() -> None:
     assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] == ["act"]
     assert calls == []
 
-    wrapper.__code__ = own
+    wrapper.__code__ = stand_in.__code__
     assert wrapper(Doubling(), 3) == 6
-    assert calls == ["act"]
+    assert calls == ["wrapped"]
+
+
+def test_locals_of_a_frame_that_stands_in_can_be_looked_at() -> None:
+    wrapper = FunctionType(stand_in.__code__, globals())
+    code = code_to_stand_in(Doubling.act)
+    assert code is not None
+    wrapper.__code__ = code
+    seen: list[dict[str, Any]] = []
+
+    class Looks:
+        def __add__(self, other: object) -> int:
+            seen.append(dict(sys._getframe(1).f_locals))
+            return 0
+
+    value = Looks()
+    assert wrapper(None, value) == 0
+    assert seen == [{"self": None, "value": value}]
 
 
 def test_code_that_needs_more_than_its_arguments_cannot_stand_in() -> None:
     needs: list[Callable[..., Any]] = [
         lambda value: len(calls) + value,  # global names
+        function,  # a keyword of its own
         counted(function),  # what it is closed over
         lambda value, by=2: value * by,
-        function,  # a keyword of its own
         len,
     ]
-    code = test_originals_code_stands_in_for_a_wrapper.__code__
-    assert [code_to_stand_in(one, code) for one in needs] == [None] * len(needs)
+    assert [code_to_stand_in(one) for one in needs] == [None] * len(needs)

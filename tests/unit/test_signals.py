@@ -25,6 +25,9 @@ os.killpg(0, signal.SIGTERM)
 group = witness.saw(signal.SIGTERM)
 os.killpg(0, signal.SIGINT)
 again = witness.saw(signal.SIGINT)
+os.killpg(0, signal.SIGTERM)
+os.killpg(0, signal.SIGHUP)  # before the witness of the first is replaced
+again = again and witness.saw(signal.SIGTERM) and witness.saw(signal.SIGHUP) and not witness.saw(signal.SIGUSR2)
 last = witness.pid
 witness.dismiss()
 print(alone, same, group, again, last != first)

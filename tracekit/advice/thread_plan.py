@@ -52,7 +52,7 @@ def _advice(
     if common != measured.current:
         one_count = not any(by_layer.values())
         gain = plan.gain_of_fixed if one_count else plan.gain
-        what = f"{common} threads for everything" + ("" if one_count else " but the layers below, together with them")
+        what = f"{_threads(common)} for everything" + ("" if one_count else " but the layers below, together with them")
         settings.append(
             Setting("threads.intra_op", measured.current, common, _gain(gain), "measured" if one_count else "model",
                     "numerics", f"{what}: {_step(measured, plan)}; {basis}", apply)
@@ -61,7 +61,7 @@ def _advice(
         if by_layer[direction]:
             settings.append(
                 Setting(name, measured.current, by_layer[direction], _gain(plan.gain), "model", "numerics",
-                        f"the whole plan saves {_percent(plan.gain)} against {measured.current} threads for"
+                        f"the whole plan saves {_percent(plan.gain)} against {_threads(measured.current)} for"
                         f" everything, and {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count;"
                         f" {basis}", apply)
             )  # fmt: skip
@@ -69,6 +69,10 @@ def _advice(
         return Advice([], f"No other thread count is recommended: {doubt or _why_none(measured, plan)}; {basis}.")
     holds_for = _holds_for(run, measured, by_layer, common) if any(by_layer.values()) else {}
     return Advice(settings, "Confirm it: tracekit verify, with the same run and command.", holds_for)
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _holds_for(
@@ -102,7 +106,7 @@ def _basis(measured: Exploration) -> str:
 def _step(measured: Exploration, plan: ThreadPlan) -> str:
     medians = np.nanmedian(measured.step_ns, axis=0) / _STEP_NS_TO_MS
     old, new = (medians[measured.counts.index(count)] for count in (measured.current, plan.fixed))
-    return f"a step took {old:.3g} ms with {measured.current} threads and {new:.3g} ms with {plan.fixed}"
+    return f"a step took {old:.3g} ms with {_threads(measured.current)} and {new:.3g} ms with {plan.fixed}"
 
 
 def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[tuple[int, ...], str]:

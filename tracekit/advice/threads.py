@@ -8,6 +8,8 @@ from tracekit.analysis.words import shell_line
 from tracekit.run.reader import Run
 
 SETTING = "threads.intra_op"
+# The share of waiting from which on times say as much of the neighbours as of the program: it is about what plans gain.
+_MUCH_WAITING = 0.1
 
 
 def fewer_threads(run: Run, report: Report) -> Advice:
@@ -74,8 +76,8 @@ def _why_not(report: Report) -> str:
     crowded = [crowd for crowd in report.crowding if crowd.is_oversubscribed()]
     if not crowded:
         return (
-            "No thread count is recommended: the threads fit the CPUs. Whether others are faster was not measured:"
-            " `tracekit record --explore threads` does."
+            f"No thread count is recommended: the threads fit the CPUs{_others(report)}. Whether others are faster was"
+            " not measured: `tracekit record --explore threads` does."
         )
     if any(crowd.lost() for crowd in crowded):
         return "No thread count is recommended: one thread in each process is the least; start fewer processes."
@@ -85,3 +87,11 @@ def _why_not(report: Report) -> str:
         "No thread count is recommended: there are more threads than CPUs, but seldom so many at once, and they wait no"
         " longer than the program did before its loop."
     )
+
+
+def _others(report: Report) -> str:
+    """That other programs are in the way, where the threads fit and yet wait for longer than any advice is worth."""
+    delays = [use.run_delay_share for use in report.threads if use.run_delay_share is not None]
+    if not delays or max(delays) < _MUCH_WAITING:
+        return ""
+    return f", and yet wait for one {max(delays):.0%} of the time: other programs want them too, so no time is typical"

@@ -33,6 +33,7 @@ from tracekit.run.reader import Run
 
 # The report names so many layers and operators; the tables have the rest.
 _MOST = 200
+LONG = 5  # times the median: a step that holds something else too, by definition
 _MS = 1e6
 
 
@@ -92,6 +93,7 @@ def summarize_steps(run: Run, steps: Steps) -> StepSummary:
     if steps.main is None:
         return StepSummary(0, None, None, [], processes=processes)
     times = counted[steps.main].to_numpy()
+    is_long = times > LONG * np.median(times)
     phases = step_phases(run, steps)
     shares = phase_shares(phases, steps.main)
     return StepSummary(
@@ -99,6 +101,9 @@ def summarize_steps(run: Run, steps: Steps) -> StepSummary:
         median_ms=float(np.median(times)),
         p90_ms=float(np.percentile(times, 90)),
         phases=[Phase(name, share) for name, share in shares.items()],
+        longest_ms=float(times.max()),
+        long_steps=int(is_long.sum()),
+        long_share=float(times[is_long].sum() / times.sum()),
         phase_steps=int((phases["process"] == steps.main).sum()) // len(PHASES),
         rule=steps.rule[steps.main],
         process=steps.main,

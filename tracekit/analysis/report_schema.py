@@ -34,7 +34,8 @@ class ProcessSteps(msgspec.Struct):
 class StepSummary(msgspec.Struct):
     """The steps of the process that stands for the run. Times are None without steps.
 
-    `phase_steps` of them have their phases known.
+    `phase_steps` of them have their phases known. `long_steps` of them took more than 5 times the median, and together
+    `long_share` of the time of all: what a program does now and then between two steps lies in them.
     """
 
     count: int
@@ -42,6 +43,9 @@ class StepSummary(msgspec.Struct):
     p90_ms: float | None
     phases: list[Phase]
     phase_steps: int = 0
+    longest_ms: float | None = None
+    long_steps: int = 0
+    long_share: float = 0.0
     rule: str = "none"
     process: int | None = None
     processes: list[ProcessSteps] = []

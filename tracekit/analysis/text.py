@@ -76,8 +76,9 @@ def _steps(report: Report) -> Lines:
     if not steps.count:
         return ["STEPS  none found"]
     lines = [
-        f"STEPS  {steps.count} by the rule '{steps.rule}', median {_ms(steps.median_ms)}, p90 {_ms(steps.p90_ms)};"
-        " none dropped",
+        f"STEPS  {steps.count} by the rule '{steps.rule}', median {_ms(steps.median_ms)}, p90 {_ms(steps.p90_ms)},"
+        f" longest {_ms(steps.longest_ms)}",
+        *_long_steps(steps),
         *(f"  {phase.name:<14}{phase.share:>7.1%}  {'#' * round(phase.share * 50)}" for phase in steps.phases),
         *_phases_known(steps),
     ]
@@ -88,6 +89,16 @@ def _steps(report: Report) -> Lines:
         ]
         lines += ["", *_table(["process", "steps", "rule", "median"], rows), *_more(len(steps.processes))]
     return lines
+
+
+def _long_steps(steps: StepSummary) -> Lines:
+    if not steps.long_steps:
+        return []
+    some = "1 step" if steps.long_steps == 1 else f"{steps.long_steps} steps"
+    return [
+        f"  {some} of more than 5 times the median: {steps.long_share:.0%} of the time of all steps; an evaluation, a"
+        " checkpoint, an epoch's start or a stall"
+    ]
 
 
 def _layers(report: Report) -> Lines:
@@ -145,6 +156,7 @@ def _threads(report: Report) -> Lines:
         quota = "" if crowd.quota is None else f", quota {crowd.quota:g}"
         lines.append(
             f"  {shortened(crowd.host, 30)}: {wanted} threads may want to run, {crowd.cpus} CPUs allowed{cores}{quota}"
+            + (f", loader workers keep {crowd.worker_cpus:.2f} CPUs busy" if crowd.worker_cpus else "")
         )
         measured = [("steal", crowd.steal), ("tasks waiting for CPU", crowd.psi_cpu), ("throttled", crowd.throttled)]
         known = [f"{name} {share:.1%}" for name, share in measured if share is not None]

@@ -17,7 +17,7 @@ def describe(path: Path, lost: str | None) -> list[str]:
     processes = len(run.table("processes"))
     count = len(steps.of(steps.main)) if steps.main is not None else 0
     lines = [
-        f"recorded {path} ({run.manifest.condition})",
+        f"recorded {path} ({run.manifest.condition}){_failure(run.manifest.exit_code)}",
         f"{count:,} steps, {processes} process{'es' if processes != 1 else ''}; recording took about "
         f"{overhead.program:.1%} of the program's time and {overhead.supervisor:.1%} of the machine's "
         f"(budget {overhead.budget:.1%})",
@@ -29,3 +29,7 @@ def describe(path: Path, lost: str | None) -> list[str]:
     if len(notes) > _NOTES_SHOWN:
         lines.append(f"not captured: {len(notes) - _NOTES_SHOWN} more, see tracekit analyze")
     return lines
+
+
+def _failure(code: int | None) -> str:
+    return f"; the command ended with exit code {code}" if code else ""

@@ -39,8 +39,20 @@ def program_of(words: tuple[str, ...], usage: str) -> list[str]:
     if not command:
         raise TracekitError(f"no command to run; give it after --, {example}")
     if command[0].startswith("-"):
-        raise TracekitError(f"{command[0]} stands where the command should begin; options come first, {example}")
+        raise TracekitError(
+            f"{command[0]} stands where the command should begin; tracekit's own options come before what they are"
+            f" about, {example}"
+        )
     return command
+
+
+def end_on_signals() -> None:
+    """Let what ends a study by a signal end its runs too, as Ctrl-C does."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def narrator(quiet: bool) -> Callable[[str], None]:

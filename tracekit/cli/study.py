@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tracekit.cli.options import budget_option, narrator, program_of, study_folder
+from tracekit.cli.options import budget_option, end_on_signals, narrator, program_of, study_folder
 
 
 @click.group()
@@ -36,5 +36,6 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     find_program(program)
     counts = counts_here()
     folder = output or study_folder(program)
+    end_on_signals()
     study = study_threads(program, folder, counts, budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)

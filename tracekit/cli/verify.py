@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tracekit.cli.options import budget_option, narrator, program_of, study_folder
+from tracekit.cli.options import budget_option, end_on_signals, narrator, program_of, study_folder
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -45,6 +45,7 @@ def command(
     refuse_elsewhere(values)
     cpus_for(values)
     folder = output or study_folder(program)
+    end_on_signals()
     study = verify(program, folder, values, best_fixed_of(settings), budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
     return int(require is not None and study.comparisons[0].verdict != require)

@@ -28,19 +28,17 @@ class Witness:
     def __init__(self) -> None:
         self._pipe = os.pipe()
         self._noticed: set[int] = set()
-        self._start()
+        self.pid = self._start()
 
-    def _start(self) -> None:
+    def _start(self) -> int | None:
         # `cat` on a pipe of ours: it ends with us, whatever ends us.
         actions = [(os.POSIX_SPAWN_DUP2, self._pipe[0], 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         path = {"PATH": os.environ.get("PATH", os.defpath)}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) | FORWARDED
         try:
-            self.pid: int | None = os.posix_spawnp(
-                "cat", ["cat"], path, file_actions=actions, setsigmask=mask, setsigdef=FORWARDED
-            )
+            return os.posix_spawnp("cat", ["cat"], path, file_actions=actions, setsigmask=mask, setsigdef=FORWARDED)
         except OSError:  # no cat here: every signal is taken for one to the supervisor alone
-            self.pid = None
+            return None
 
     def saw(self, number: int) -> bool:
         """Whether the whole group got this signal, which has just come to us."""
@@ -52,12 +50,15 @@ class Witness:
             if time.monotonic() > latest:
                 return False
             time.sleep(_LOOK_EVERY_S)
-        # What is pending stays so: the next one needs a new witness.
+        # What is pending stays so: the next one needs a new witness. It stands before the old one is read and goes, so
+        # nothing that is sent to the group meanwhile is missed, but for this signal sent again.
+        following = self._start()
+        self._noticed |= self._pending()
         self._noticed.discard(number)
         self._end()
-        self._start()
+        self.pid = following
         if number in signal.sigpending() and number not in self._pending():
-            signal.sigtimedwait({number}, 0)  # it came again before the new witness stood
+            self._noticed.add(number)
         return True
 
     def _pending(self) -> set[int]:

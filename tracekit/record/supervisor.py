@@ -85,7 +85,6 @@ def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, c
         shutil.rmtree(spool, ignore_errors=True)
         shutil.rmtree(run, ignore_errors=True)
         raise
-    os.setpriority(os.PRIO_PROCESS, 0, 10)  # where both want a CPU, the program goes first
     helper = _Recorder(run, spool, manifest, options, collectors, child)
     helper.start()
     status = signals.wait_for(child, heard, witness, helper.program_ended)
@@ -115,6 +114,9 @@ class _Recorder(threading.Thread):
 
     def run(self) -> None:
         try:
+            # This thread and those it starts: where they and the program want a CPU, the program goes first. The main
+            # thread stays as it is, so as not to be late for a signal.
+            os.setpriority(os.PRIO_PROCESS, 0, 10)
             from tracekit.record.flush import Flusher
             from tracekit.record.sampling import Recording
             from tracekit.record.spools import SpoolFolder

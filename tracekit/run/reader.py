@@ -74,6 +74,9 @@ class Run:
                 rows = self._database.sql(query, params=parameters)
                 if rows is not None:
                     return rows.to_arrow_table()
+        except duckdb.CatalogException as error:
+            first = str(error).partition("\n")[0]
+            raise TracekitError(f"{self.name}: {first} The tables are {', '.join(self._datasets)}.") from error
         except duckdb.Error as error:
             raise TracekitError(f"{self.name}: {error}") from error
         raise TracekitError(f"{self.name}: the query is empty or gives no rows; ask with SELECT")

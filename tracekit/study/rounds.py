@@ -25,6 +25,7 @@ from tracekit.study.statistics import (
 AGAIN = " again"  # behind the name of the condition that is run twice in each round: the noise floor
 _FEWEST_ROUNDS = 3
 _MOST_ROUNDS = 40
+_LIKELY_ROUNDS = 6  # decide what is not too close
 # Looks at the results are few: each costs certainty (`statistics.look_level`).
 _ROUNDS_BETWEEN_LOOKS = 4
 
@@ -92,14 +93,18 @@ class Rounds:
                 self.stopped = f"{what} after {done} rounds"
                 if done < _FEWEST_ROUNDS:
                     self.stopped += (
-                        f"; at least {_FEWEST_ROUNDS} are needed to decide anything, of about {each:.0f} s each:"
-                        " give a larger --budget"
+                        f"; at least {_FEWEST_ROUNDS} are needed to decide anything, of about {each:.0f} s each: give a"
+                        f" larger --budget, such as {self._larger_budget(began, each)}s"
                     )
                 return
             if done >= _FEWEST_ROUNDS:
                 self._drop()
             self._runs.say(f"round {done + 1}")
             self._runs.measure_round([self._conditions[name] for name in order if name not in self._dropped])
+
+    def _larger_budget(self, began: float, each_s: float) -> int:
+        """Seconds in which a study like this may decide something: what came before the rounds, and enough of them."""
+        return 10 * math.ceil((began - self._runs.began + _LIKELY_ROUNDS * each_s) / 10)
 
     def _drop(self) -> None:
         """Leave out of the rounds to come what no comparison is about and is slower than the fastest."""

@@ -55,6 +55,7 @@ class StudyRuns:
     seconds: list[float] = field(default_factory=list)
     turn_s: float | None = None
     alone: str = "no run has told yet how long a step is"
+    began: float = field(default_factory=time.monotonic)
     _number: int = 0
     _bytes: int = 0
 
