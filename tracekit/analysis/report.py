@@ -14,6 +14,7 @@ from tracekit.analysis.layers import layer_times
 from tracekit.analysis.operators import operator_times
 from tracekit.analysis.phases import PHASES, phase_shares, step_phases
 from tracekit.analysis.report_schema import (
+    LONG_STEP,
     REPORT_VERSION,
     Advisor,
     CounterSummary,
@@ -33,7 +34,6 @@ from tracekit.run.reader import Run
 
 # The report names so many layers and operators; the tables have the rest.
 _MOST = 200
-LONG = 5  # times the median: a step that holds something else too, by definition
 _MS = 1e6
 
 
@@ -93,7 +93,7 @@ def summarize_steps(run: Run, steps: Steps) -> StepSummary:
     if steps.main is None:
         return StepSummary(0, None, None, [], processes=processes)
     times = counted[steps.main].to_numpy()
-    is_long = times > LONG * np.median(times)
+    is_long = times > LONG_STEP * np.median(times)
     phases = step_phases(run, steps)
     shares = phase_shares(phases, steps.main)
     return StepSummary(

@@ -31,11 +31,14 @@ class ProcessSteps(msgspec.Struct):
     median_ms: float | None
 
 
+LONG_STEP = 5  # times the median: such a step holds something else too
+
+
 class StepSummary(msgspec.Struct):
     """The steps of the process that stands for the run. Times are None without steps.
 
-    `phase_steps` of them have their phases known. `long_steps` of them took more than 5 times the median, and together
-    `long_share` of the time of all: what a program does now and then between two steps lies in them.
+    `phase_steps` of them have their phases known. `long_steps` of them took more than `LONG_STEP` times the median,
+    together `long_share` of the time of all: what a program does now and then between two steps lies in them.
     """
 
     count: int

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
-from tracekit.analysis.report_schema import CounterSummary, Report, Setting, StepSummary
+from tracekit.analysis.report_schema import LONG_STEP, CounterSummary, Report, Setting, StepSummary
 from tracekit.analysis.words import shell_line, shortened, visible
 
 WIDTH = 100
@@ -96,8 +96,8 @@ def _long_steps(steps: StepSummary) -> Lines:
         return []
     some = "1 step" if steps.long_steps == 1 else f"{steps.long_steps} steps"
     return [
-        f"  {some} of more than 5 times the median: {steps.long_share:.0%} of the time of all steps; an evaluation, a"
-        " checkpoint, an epoch's start or a stall"
+        f"  {some} of more than {LONG_STEP} times the median: {steps.long_share:.0%} of the time of all steps; an"
+        " evaluation, a checkpoint, an epoch's start or a stall"
     ]
 
 

@@ -57,6 +57,7 @@ class StudyRuns:
     alone: str = "no run has told yet how long a step is"
     began: float = field(default_factory=time.monotonic)
     _number: int = 0
+    _rounds_alone: int = 0
     _bytes: int = 0
 
     @classmethod
@@ -106,14 +107,18 @@ class StudyRuns:
         """How the runs of a round were set against each other, in words."""
         if self.turn_s is None:
             return f"runs came one after the other: {self.alone}"
-        return f"runs of a round took turns of {self.turn_s:.2g} s, all others stopped meanwhile"
+        first = ", but for the first round, which told how long a step is" if self._rounds_alone else ""
+        return f"runs of a round took turns of {self.turn_s:.2g} s, all others stopped meanwhile{first}"
 
     def _measure(self, conditions: Sequence[Condition], turn_s: float | None) -> None:
         launches = [self._launch(each.name, _LIGHTLY, each.settings) for each in conditions]
         began = time.monotonic()
-        ended = [alone(launch) for launch in launches] if turn_s is None else take_turns(launches, turn_s)
+        if turn_s is None:  # what fails ends the study at once
+            self._rounds_alone += 1
+            steps = [self._steps(launch, alone(launch)) for launch in launches]
+        else:
+            steps = [self._steps(*both) for both in zip(launches, take_turns(launches, turn_s), strict=True)]
         each_s = (time.monotonic() - began) / len(launches)
-        steps = [self._steps(launch, turns) for launch, turns in zip(launches, ended, strict=True)]
         for condition, time_ns in zip(conditions, typical_steps_ns(steps), strict=True):
             self.seconds.append(each_s)
             self.median_ms.setdefault(condition.name, []).append(time_ns * _NS_TO_MS)
