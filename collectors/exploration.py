@@ -2,9 +2,12 @@
 
 1. After some warm-up steps, the costs of changing the thread count are probed in this process, with its OpenMP runtime.
 2. Each round holds every condition once, in random order; a block is a few steps long, its first step belongs to the
-   change. In detail, all layers are recorded in every step of a block, those inside an nn.LSTM too, and a condition
-   that is clearly worse for every layer is dropped (`race`).
-3. Conditions that are slower than the program's own cost time: when the blocks have taken more than the allowed share
+   change. To measure layers, every other round is in detail: all layers are recorded in every step, those inside an
+   nn.LSTM too, which costs time; the rounds between are plain, and tell what whole steps take. A condition that is
+   clearly worse for every layer is dropped (`race`).
+3. After some rounds, the counts that were best for each layer are tried together, as one more condition of the plain
+   rounds: a layer may take longer beside layers with another count than among its like.
+4. Conditions that are slower than the program's own cost time: when the blocks have taken more than the allowed share
    of the run, plain steps follow until they have not.
 
 The analysis is `tracekit.analysis.exploration`.
@@ -17,7 +20,7 @@ from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tracekit.record.wire import FORWARD, Kind
+from tracekit.record.wire import BACKWARD, FORWARD, Kind
 
 from .backward import Backward
 from .counted_calls import Inside, key_of, shape_of
@@ -40,6 +43,8 @@ _PLAIN_STEPS = 5
 _STEPS = 3
 _BLOCK_NS = 30_000_000
 _MOST_STEPS = 50
+# Rounds in detail before a plan is put together; again after twice as many, and so on: it is known ever better.
+_ROUNDS_TO_PLAN = 6
 _PROBES = 7
 _GRAIN = 32_768  # elements that at::parallel_for gives to one thread
 _MOST_SHAPES = 16
@@ -65,6 +70,7 @@ class Exploration:
         self._backward: Backward | None = None
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._is_off = False
+        self._grid = len(self._conditions)  # behind these come plans
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -80,7 +86,11 @@ class Exploration:
         self._running: list[int] = []  # the conditions that are still tried, and among them
         self._own = 0  # the one that is the program's own
         self._race: Race | None = None
+        self._plan_due = _ROUNDS_TO_PLAN
+        self._plans: list[Counts] = []
+        del self._conditions[self._grid :]
         self._agent.tally = None
+        self._counts.observe = None
         self._began = self._extra = 0
         self._loop_began = 0
 
@@ -88,9 +98,7 @@ class Exploration:
         self._agent.on_step.append(self._step_ended)
         self._agent.before_exit.append(self._end)
         self._agent.after_fork.append(self.off)  # children load data; one that trains would find torch set up already
-        if self._in_detail:
-            self._counts.observe = self._see
-            self._agent.runs_inner_layers = True
+        self._agent.runs_inner_layers = self._in_detail
         self._counts.on_programs_own = self._programs_own
         self._counts.is_exploring = True
 
@@ -103,8 +111,6 @@ class Exploration:
     # What is run, in the steps of a block.
 
     def _see(self, module: "torch.nn.Module", name: str, args: tuple[Any, ...]) -> Inside | None:
-        if self._block is None:
-            return None
         number = self._agent.naming.number(name)
         seen = self._shapes.setdefault(number, set())
         key = key_of(args)
@@ -147,7 +153,7 @@ class Exploration:
             if self._block is not None:
                 self._close(now)
             self._next()
-        self._agent.governor.detailed = self._in_detail and self._block is not None
+        self._agent.governor.detailed = self._counts.observe is not None
 
     def _begin(self) -> None:
         import torch
@@ -160,15 +166,16 @@ class Exploration:
         own = self._counts.common
         if all((counts.common or own) != own for _, counts in self._conditions):
             self._conditions.append((f"threads.intra_op={own}", Counts(own)))
+            self._grid += 1
         self._running = list(range(len(self._conditions)))
         self._own = next(at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
         self._probe(torch)
-        if self._in_detail and not self._in_step:
+        if self._in_detail:
             self._race = Race()
             self._agent.tally = self._race.add
         self._loop_began = self._last = clock()
         self._next()
-        self._agent.governor.detailed = self._in_detail and self._block is not None
+        self._agent.governor.detailed = self._counts.observe is not None
 
     def _next(self) -> None:
         """Begin the next block, or plain steps where the blocks have taken more than their share."""
@@ -181,38 +188,83 @@ class Exploration:
         elapsed = clock() - self._loop_began
         step = max(_median(self._plain), 1)
         if not self._in_step and self._extra > self._may_add * elapsed:
+            self._counts.observe = None
             self._counts.put_in_force(Counts())
             self._block = None
             self._left = max(1, min(round((self._extra / self._may_add - elapsed) / step), _MOST_STEPS))
             return
         if not self._queue:
             self._round += 1
-            self._drop_the_beaten()
-            self._queue = self._random.sample(self._running, len(self._running))
+            if self._race is not None:
+                began = clock()
+                self._choose(self._race)
+                self._extra += clock() - began
+            tried = [each for each in self._running if each < self._grid or not self._is_detailed()]
+            self._queue = self._random.sample(tried, len(tried))
         self._block = self._queue.pop(0)
         steps = _STEPS if self._in_step else max(_STEPS, min(-(-_BLOCK_NS // step), _MOST_STEPS))
         self._left = steps + 1
         self._block_steps = self._left
+        self._counts.observe = self._see if self._is_detailed() else None
         self._counts.put_in_force(self._conditions[self._block][1])
         if self._race is not None:
             self._race.begin()
         self._began = clock()
 
-    def _drop_the_beaten(self) -> None:
-        if self._race is not None:
-            began = clock()
-            beaten = self._race.beaten(self._round, self._own)
+    def _is_detailed(self) -> bool:
+        """Whether this round is."""
+        return self._in_detail and self._round % 2 == 0
+
+    def _choose(self, race: Race) -> None:
+        """Before a round: drop what was beaten in those in detail, and see what to try together in plain ones."""
+        if self._is_detailed():
+            beaten = race.beaten(self._round // 2, self._own) if not self._in_step else set()
             self._running = [each for each in self._running if each not in beaten]
-            self._extra += clock() - began
+        elif (self._round + 1) // 2 >= self._plan_due:
+            self._try_together(race)
+
+    def _try_together(self, race: Race) -> None:
+        """Put the counts that are best for each layer together to a plan, and that among the conditions.
+
+        Ranks have one plan each, tried at the same time, even where it is one count for everything.
+        """
+        self._plan_due = sys.maxsize if self._in_step else 2 * self._plan_due
+        common, layers = race.best_for_each()
+        names = {number: name for name, number in self._agent.naming.numbers.items()}
+        forward, backward = (
+            {names[layer]: self._count(best) for (layer, way), best in layers.items() if way == direction}
+            for direction in (FORWARD, BACKWARD)
+        )
+        plan = Counts(self._count(common), forward, backward)
+        if (self._plans and plan == self._plans[-1]) or not (plan.is_by_layer() or self._in_step):
+            return
+        number = len(self._plans)
+        self._plans.append(plan)
+        self._say(plan, number)
+        self._conditions.append((f"plan {number}", plan))
+        self._running = [*(each for each in self._running if each < self._grid), len(self._conditions) - 1]
+
+    def _count(self, condition: int) -> int:
+        return self._conditions[condition][1].common or self._counts.common
+
+    def _say(self, plan: Counts, number: int) -> None:
+        now, spool, numbers = clock(), self._agent.spool, self._agent.naming.numbers
+        spool.write(Kind.PLANNED, spool.intern(""), now, now, -1, plan.common or 0, number)
+        for layers, direction in ((plan.forward, FORWARD), (plan.backward, BACKWARD)):
+            for name, count in layers.items():
+                spool.write(
+                    Kind.PLANNED, spool.intern(name), now, now, numbers[name], count, number, direction=direction
+                )
 
     def _close(self, now: int) -> None:
         assert self._block is not None
         is_first, self._number = self._block not in self._tried, self._number + 1
         self._tried.add(self._block)
         name = self._agent.spool.intern(self._conditions[self._block][0])
-        self._agent.spool.write(Kind.BLOCK, name, self._began, now, self._number - 1, self._round, 1, int(is_first))
-        if self._race is not None:
-            self._race.close(self._block, self._round, now - self._began)
+        kind = Kind.PLAIN_BLOCK if self._in_detail and not self._is_detailed() else Kind.BLOCK
+        self._agent.spool.write(kind, name, self._began, now, self._number - 1, self._round, 1, int(is_first))
+        if self._race is not None and self._is_detailed():
+            self._race.close(self._block, self._round // 2, now - self._began)
         self._extra += now - self._began - self._block_steps * _median(self._plain)
 
     def _end(self) -> None:
@@ -268,32 +320,7 @@ class Exploration:
             self._counts.set(second)
 
         self._write("change", cold_ns(change) // 2)
-        self._write("split", self._cost_of_a_split(torch))
         self._counts.set(self._counts.common)
-
-    def _cost_of_a_split(self, torch: ModuleType) -> int:
-        """What running the layers inside an RNN one by one adds, ns a layer: a call with little work, whole and split.
-
-        Weights of zeros: nothing is drawn from the program's random numbers.
-        """
-        layers, width = 4, 8
-        with torch.no_grad():
-            x, state = torch.zeros(2, 1, width), torch.zeros(layers, 1, width)
-            weights = [torch.zeros(4 * width, width), torch.zeros(4 * width, width)] + [torch.zeros(4 * width)] * 2
-            arguments = (x, (state, state), weights * layers, True, layers, 0.0, False, False, False)
-
-            def called(observer: Inside | None) -> int:
-                began = clock()
-                if observer is None:
-                    torch._VF.lstm(*arguments)
-                else:
-                    with self._counts.splitting(observer):
-                        torch._VF.lstm(*arguments)
-                return clock() - began
-
-            rounds = [(called(Inside()), called(None)) for _ in range(2 * _PROBES)]
-        cost = _median([split for split, _ in rounds]) - _median([whole for _, whole in rounds])
-        return max(cost, 0) // layers
 
     def _write(self, name: str, cost_ns: int) -> None:
         now = clock()

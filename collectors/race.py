@@ -1,8 +1,11 @@
-"""Racing: a condition with which the step is clearly slower than with another one, and no layer faster, is dropped."""
+"""Racing: a condition with which the step is clearly slower than with another one, and no layer faster, is dropped; and
+which condition is the best for which layer.
+"""
 
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from statistics import median
 
 Key = tuple[int, int]  # a layer's number and the direction
 REST: Key = (-1, 0)  # of the step, outside all layers
@@ -12,6 +15,8 @@ WHOLE: Key = (-2, 0)
 # equally fast; by each layer as often as not: layers that do not care about the count shall not keep it in the race.
 _CHANCE = 0.005
 _EVEN = 0.7  # of 8 rounds, 4 or more
+# A layer shall have a condition of its own when that won so often: of 6 rounds all, of 8 all but one.
+_CLEAR = 0.05
 # What takes less of each step than this decides nothing.
 _NOTABLE = 0.01
 # Rounds between two looks, and the last rounds that are looked at: a look takes about 1 us a round, layer and pair of
@@ -35,6 +40,8 @@ class Race:
     def __init__(self) -> None:
         self._open = _Block()
         self._blocks: dict[int, dict[int, _Block]] = defaultdict(dict)
+        self._callers: set[Key] = set()
+        self._depths: dict[int, int] = {}  # of the last call, by direction: a call ends after those inside it
 
     def begin(self) -> None:
         self._open = _Block()
@@ -42,6 +49,9 @@ class Race:
     def add(self, layer: int, direction: int, depth: int, duration_ns: int) -> None:
         """A call in the block that is open."""
         self._open.layers[layer, direction] += duration_ns
+        if self._depths.get(direction, depth) > depth:
+            self._callers.add((layer, direction))
+        self._depths[direction] = depth
         if not depth:
             self._open.outermost += duration_ns
 
@@ -78,15 +88,32 @@ class Race:
             del self._blocks[loser]
         return losers
 
+    def best_for_each(self) -> tuple[int, dict[Key, int]]:
+        """The condition with the shortest steps; and, for the layers that call no other and are clearly faster with
+        another condition, that one."""
+        common = self._fastest(WHOLE)
+        layers = {key for rounds in self._blocks.values() for block in rounds.values() for key in block.layers}
+        best = {key: self._fastest(key) for key in layers - self._callers - {REST, WHOLE}}
+        return common, {
+            key: condition
+            for key, condition in best.items()
+            if condition != common and self._chance_that_equal(common, condition, key) <= _CLEAR
+        }
+
+    def _fastest(self, key: Key) -> int:
+        """The condition with the shortest median time."""
+        return min(self._blocks, key=lambda each: median(block.layers[key] for block in self._blocks[each].values()))
+
     def _loses(self, condition: int, key: Key, chance: float) -> bool:
         """Whether another condition was faster in so many rounds that it is at most so likely by chance."""
-        mine = self._blocks[condition]
-        for theirs in (rounds for other, rounds in self._blocks.items() if other != condition):
-            both = mine.keys() & theirs.keys()
-            lost = sum(mine[number].layers[key] > theirs[number].layers[key] for number in both)
-            if _chance(lost, len(both)) <= chance:
-                return True
-        return False
+        others = self._blocks.keys() - {condition}
+        return any(self._chance_that_equal(condition, other, key) <= chance for other in others)
+
+    def _chance_that_equal(self, slow: int, fast: int, key: Key) -> float:
+        """That the one has lost to the other so often, were both equally fast."""
+        mine, theirs = self._blocks[slow], self._blocks[fast]
+        both = mine.keys() & theirs.keys()
+        return _chance(sum(mine[number].layers[key] > theirs[number].layers[key] for number in both), len(both))
 
 
 def _chance(successes: int, trials: int) -> float:

@@ -12,13 +12,12 @@ word: from then on no plan is applied, and the run says so.
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from .counted_calls import CountedCall, CountedInside, Inside, Passage, engine_ended, key_of, shape_of
+from .counted_calls import CountedCall, CountedInside, Passage, engine_ended, key_of, shape_of
 from .naming import LEFT_ALONE
 from .patching import Patches
 from .split_rnn import SplitRNN, can_split
@@ -112,10 +111,6 @@ class ThreadCounts:
         self.withdraw()
         self._split.off()
         self._patches.undo()
-
-    def splitting(self, observer: Inside) -> AbstractContextManager[None]:
-        """A block in which the layers inside the first RNN that is called are run one by one."""
-        return self._split.asked(observer)
 
     def say_what_was_not_met(self) -> None:
         """At the end: layers of the plan that no call came through are not what the plan was made for."""

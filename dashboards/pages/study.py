@@ -87,7 +87,7 @@ def comparison_row(each: Comparison) -> dict[str, Cell]:
 
 
 def _recommended(study: Study, exploration: str | None) -> Component | None:
-    """What the exploration of the study led to, and where to see it."""
+    """What the study led to, and where to see what each layer took."""
     lines = recommendations(study.settings)
     if not lines and study.advice:
         lines = [nothing(text.one_line(study.advice, 1000))]
@@ -95,4 +95,4 @@ def _recommended(study: Study, exploration: str | None) -> Component | None:
         lines.append(link("Times of each layer, in the run that explored", exploration))
     elif study.explored:
         lines.append(nothing("The run that explored is not there any more."))
-    return section("Settings that were explored", *lines) if lines else None
+    return section("Recommended", *lines) if lines else None

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CP
 def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that explored the planted program, with what `analyze` made of it."""
     path = tmp_path_factory.mktemp("explored") / "run"
-    recorded = tracekit("record", "-q", "--explore", "threads", "-o", str(path), "--", *PLANTED, "220")
+    recorded = tracekit("record", "-q", "--explore", "threads", "-o", str(path), "--", *PLANTED, "400")
     assert recorded.returncode == 0, recorded.stderr
     analyzed = tracekit("analyze", "--json", str(path))
     assert analyzed.returncode == 0, analyzed.stderr
@@ -60,13 +60,13 @@ def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path)
         "import sys\nfrom tracekit.cli.main import entry\nfrom tracekit.record import machine\n"
         "machine.counts_here = lambda: [1, 2, 3]\nsys.exit(entry())"
     )
-    record = ["record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "800"]
+    record = ["record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "1200"]
     done = plain([sys.executable, "-c", program, *record])
     assert done.returncode == 0, done.stderr
     assert tracekit("analyze", "--json", str(tmp_path / "run")).returncode == 0
     blocks = open_run(tmp_path / "run").sql("SELECT name, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY name")
     rounds = dict(zip(blocks["name"], blocks["n"], strict=True))
-    assert rounds["threads.intra_op=3"] in (8, 12, 16)
+    assert rounds["threads.intra_op=3"] % 4 == 0  # which is when it is looked for what to drop
     assert min(rounds["threads.intra_op=1"], rounds["threads.intra_op=2"]) > rounds["threads.intra_op=3"] + 3
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     settings = {each["name"]: each for each in found["settings"]}
@@ -238,7 +238,7 @@ def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
     """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""
     studied = tracekit(
-        "study", "threads", "--budget", "75s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "220"
+        "study", "threads", "--budget", "75s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "400"
     )
     assert studied.returncode == 0, studied.stderr
     study = json.loads(studied.stdout)

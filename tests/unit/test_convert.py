@@ -22,6 +22,8 @@ ROWS = {
     Kind.RANGE: ("spans", {**SPAN, "kind": "range"}),
     Kind.FETCH: ("spans", {**SPAN, "kind": "fetch"}),
     Kind.BLOCK: ("spans", {**SPAN, "kind": "block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
+    Kind.PLAIN_BLOCK: ("spans", {**SPAN, "kind": "plain block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
+    Kind.PLANNED: ("spans", {**SPAN, "kind": "planned", "layer": 1, "step": 2, "depth": 3}),
     Kind.PROBE: ("spans", {**SPAN, "kind": "probe"}),
     Kind.SHAPE: ("spans", {**SPAN, "kind": "shape"}),
     Kind.BATCH: ("batches", {"loader": "one\n<b>", "epoch": 1, "index": 2, "worker": 3, "bytes": 2}),

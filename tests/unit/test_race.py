@@ -58,3 +58,26 @@ def test_the_programs_own_count_stays_and_one_to_compare_it_with() -> None:
 def test_equals_are_seldom_dropped(noise: float) -> None:
     times = [{NARROW: 1.0, WIDE: 4.0}] * 4
     assert sum(bool(raced(times, 21, noise, seed)) for seed in range(100)) <= 15
+
+
+def trained(times: list[dict[int, float]], rounds: int = 8) -> Race:
+    """A race in which every layer of `times` is called by an outer one, and is called back."""
+    race, draw = Race(), random.Random(1)
+    for number in range(rounds):
+        for condition, layers in enumerate(times):
+            race.begin()
+            for direction in (FORWARD, BACKWARD):
+                for layer, ms in layers.items():
+                    race.add(layer, direction, 1, int(ms * 1e6 * draw.lognormvariate(0, 0.01)))
+                race.add(OUTER, direction, 0, int(sum(layers.values()) * 1e6))
+            race.close(condition, number, int(2 * sum(layers.values()) * 1e6))
+    return race
+
+
+OUTER = 9
+
+
+def test_the_best_for_each_layer_is_told_and_callers_are_none() -> None:
+    common, layers = trained([{NARROW: 1.0, WIDE: 9.0, ANY: 1.0}, {NARROW: 2.0, WIDE: 4.0, ANY: 1.0}]).best_for_each()
+    assert common == 1
+    assert {key: best for key, best in layers.items() if key[0] != ANY} == {(NARROW, FORWARD): 0, (NARROW, BACKWARD): 0}

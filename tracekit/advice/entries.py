@@ -1,13 +1,18 @@
-"""A report's settings as they stand in a settings file."""
+"""Advice as it stands in a settings file."""
 
-from tracekit.analysis.report_schema import Report
+from tracekit.analysis.report_schema import Advice, Report
 from tracekit.settings.file import Entry
 
 
 def settings_entries(report: Report) -> list[Entry]:
+    """The entries for what a report recommends."""
+    return entries_of(Advice(report.settings, report.advice, report.holds_for))
+
+
+def entries_of(advice: Advice) -> list[Entry]:
     """One entry per setting, the layers of a plan each on a line, then what the plan was measured with."""
     entries = []
-    for setting in report.settings:
+    for setting in advice.settings:
         if isinstance(setting.recommended, dict):
             counts = sorted(setting.recommended.items())
             entries += [
@@ -17,4 +22,4 @@ def settings_entries(report: Report) -> list[Entry]:
         else:
             entries.append(Entry(setting.name, setting.recommended, setting.why))
     said = {entry.name for entry in entries}
-    return entries + [Entry(name, value) for name, value in report.holds_for.items() if name not in said]
+    return entries + [Entry(name, value) for name, value in advice.holds_for.items() if name not in said]

@@ -1,16 +1,14 @@
 """From an exploration to settings: one count, or a count per layer, and what that saves; and guidelines."""
 
-from dataclasses import replace
-
 import numpy as np
 
-from tracekit.analysis.exploration import REST, Exploration, explore
-from tracekit.analysis.report_schema import Advice, Gain, LayerThreadTimes, Report, Setting
+from tracekit.advice.thread_settings import BY_LAYER, COMMON, in_words, is_by_layer, thread_settings
+from tracekit.analysis.exploration import REST, Exploration, Trial, explore
+from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExploration
 from tracekit.analysis.steps import find_steps
-from tracekit.analysis.words import shell_line
 from tracekit.models.guidelines import guidelines
-from tracekit.models.switching import Pool, SwitchCosts
-from tracekit.models.thread_plan import ThreadPlan, plan_threads
+from tracekit.models.switching import Calls, Pool, SwitchCosts, plan_cost
+from tracekit.models.thread_plan import ThreadPlan, as_tried, plan_threads
 from tracekit.record.topology import format_cpu_list
 from tracekit.run.reader import Run
 
@@ -18,6 +16,10 @@ _STEP_NS_TO_MS = 1e6
 # Applying a plan may itself take 1 % of a step (`benchmarks/threads.py`: the control), and fresh processes differ by as
 # much: what saves less can neither be told from it nor be verified.
 _LEAST_GAIN = 0.01
+# Fewer tell no interval.
+_FEWEST_TRIALS = 3
+_CONFIRM = "Confirm it: tracekit verify, with the same run and command."
+_UNTRIED = "counts by layer seemed to be faster, but were not tried together often enough; let it run more steps"
 
 
 def measured_threads(run: Run, report: Report) -> Advice:
@@ -31,67 +33,97 @@ def measured_threads(run: Run, report: Report) -> Advice:
     assert measured is not None  # the report has it from the same run
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
-    plan = _with_splitting(plan_threads(measured.times, calls, costs, measured.current), measured)
+    plan = plan_threads(measured.times, calls, costs, measured.current)
+    trial, untried = None, False
+    if plan.is_by_layer():
+        found.candidate = _values(run, measured, plan.choice)
+        trial = _closest_trial(plan, measured, calls, costs)
+        untried = trial is None
+    plan = _as_tried(plan, trial, measured, calls, costs) if trial is not None else plan.given_up()
     found.guidelines = guidelines(measured, costs)
-    return _advice(run, report, found.layers, measured, plan)
+    return _advice(run, report, found, measured, plan, trial, _UNTRIED if untried else "")
 
 
 def _advice(
-    run: Run, report: Report, report_layers: list[LayerThreadTimes], measured: Exploration, plan: ThreadPlan
+    run: Run,
+    report: Report,
+    found: ThreadExploration,
+    measured: Exploration,
+    plan: ThreadPlan,
+    trial: Trial | None,
+    untried: str,
 ) -> Advice:
     choice, doubt = _worthwhile(plan, measured)
-    common = choice[-1]  # of the rest of the step
-    by_layer: dict[str, dict[str, int]] = {"forward": {}, "backward": {}}
-    for layer, section, count in zip(report_layers, measured.sections, choice, strict=True):
+    for layer, count in zip(found.layers, choice, strict=True):
         layer.planned = count
-        if section.name != REST and count != common:
-            by_layer[section.direction][section.name] = count
-    apply = shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command])
-    basis = _basis(measured)
-    settings = []
-    if common != measured.current:
-        one_count = not any(by_layer.values())
-        gain = plan.gain_of_fixed if one_count else plan.gain
-        what = f"{_threads(common)} for everything" + ("" if one_count else " but the layers below, together with them")
-        settings.append(
-            Setting("threads.intra_op", measured.current, common, _gain(gain), "measured" if one_count else "model",
-                    "numerics", f"{what}: {_step(measured, plan)}; {basis}", apply)
+    values, basis = _values(run, measured, choice), _basis(measured)
+    apply = [f"{report.path}/settings.toml", "--", *report.command]
+    if trial is not None and is_by_layer(values):
+        same = "these counts" if trial.choice == choice else "counts nearly like these"
+        basis += f", and {same} together in {np.count_nonzero(~np.isnan(trial.step_ns))} of them"
+        settings = thread_settings(
+            values, measured.current, _gain(plan.gain), "measured" if trial.choice == choice else "model",
+            f"the whole plan saves {_percent(plan.gain)} against {in_words(measured.current)} for everything, and"
+            f" {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count; {basis}", apply,
         )  # fmt: skip
-    for name, direction in (("threads.layers", "forward"), ("threads.backward", "backward")):
-        if by_layer[direction]:
-            settings.append(
-                Setting(name, measured.current, by_layer[direction], _gain(plan.gain), "model", "numerics",
-                        f"the whole plan saves {_percent(plan.gain)} against {_threads(measured.current)} for"
-                        f" everything, and {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count;"
-                        f" {basis}", apply)
-            )  # fmt: skip
-    if not settings:
-        return Advice([], f"No other thread count is recommended: {doubt or _why_none(measured, plan)}; {basis}.")
-    holds_for = _holds_for(run, measured, by_layer, common) if any(by_layer.values()) else {}
-    return Advice(settings, "Confirm it: tracekit verify, with the same run and command.", holds_for)
+        return Advice(settings, _CONFIRM, values)
+    settings = thread_settings(
+        values, measured.current, _gain(plan.gain_of_fixed), "measured", f"{_step(measured, plan)}; {basis}", apply
+    )
+    if settings:
+        return Advice(settings, _CONFIRM)
+    return Advice(
+        [], f"No other thread count is recommended: {doubt or untried or _why_none(measured, plan)}; {basis}."
+    )
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+def _closest_trial(plan: ThreadPlan, measured: Exploration, calls: Calls, costs: SwitchCosts) -> Trial | None:
+    """Of the counts that were in force together often enough, those that the model sets nearest to the plan."""
+    medians = np.nanmedian(measured.times, axis=0)
+
+    def cost(choice: tuple[int, ...]) -> float:
+        return plan_cost(medians, calls, costs, np.array([measured.counts.index(count) for count in choice]))
+
+    planned = cost(plan.choice)
+    beside = measured.step_ns[:, [measured.counts.index(count) for count in (measured.current, plan.fixed)]]
+    often = [
+        trial
+        for trial in measured.trials
+        if np.count_nonzero(~np.isnan(trial.step_ns + beside.sum(axis=1))) >= _FEWEST_TRIALS
+    ]
+    return min(often, key=lambda trial: abs(cost(trial.choice) - planned), default=None)
 
 
-def _holds_for(
-    run: Run, measured: Exploration, by_layer: dict[str, dict[str, int]], common: int
-) -> dict[str, int | str]:
-    """What goes with a plan by layer: the count of everything else, and where it was measured."""
-    manifest = run.manifest
-    holds: dict[str, int | str] = {"threads.intra_op": common}
+def _as_tried(plan: ThreadPlan, trial: Trial, measured: Exploration, calls: Calls, costs: SwitchCosts) -> ThreadPlan:
+    tried = np.array([measured.counts.index(count) for count in trial.choice])
+    now, fixed = (measured.step_ns[:, measured.counts.index(count)] for count in (measured.current, plan.fixed))
+    medians = np.nanmedian(measured.times, axis=0)
+    return as_tried(plan, medians, calls, costs, tried, trial.step_ns, (now, fixed))
+
+
+def _values(run: Run, measured: Exploration, choice: tuple[int, ...]) -> dict[str, int | str]:
+    """The values of a plan as settings: the count of everything else, those of layers, and where they were measured."""
+    manifest, common = run.manifest, choice[-1]  # of the rest of the step
+    planned = [
+        (section, count)
+        for section, count in zip(measured.sections, choice, strict=True)
+        if section.name != REST and count != common
+    ]
+    values: dict[str, int | str] = {COMMON: common}
+    if not planned:
+        return values
+    values |= {f"{BY_LAYER[section.direction]}.{section.name}": count for section, count in planned}
     if manifest.torch:
-        holds["threads.measured_on.torch"] = manifest.torch.version
-        holds["threads.measured_on.openmp"] = manifest.torch.openmp
-    holds["threads.measured_on.cpu"] = manifest.cpu.model
-    holds["threads.measured_on.affinity"] = format_cpu_list(manifest.cpu.affinity)
-    holds["threads.measured_on.quota"] = "none" if manifest.cpu.quota is None else f"{manifest.cpu.quota:g}"
-    for layer in {name for layers in by_layer.values() for name in layers}:
+        values["threads.measured_on.torch"] = manifest.torch.version
+        values["threads.measured_on.openmp"] = manifest.torch.openmp
+    values["threads.measured_on.cpu"] = manifest.cpu.model
+    values["threads.measured_on.affinity"] = format_cpu_list(manifest.cpu.affinity)
+    values["threads.measured_on.quota"] = "none" if manifest.cpu.quota is None else f"{manifest.cpu.quota:g}"
+    for layer in {section.name for section, _ in planned}:
         owner = layer if layer in measured.shapes else layer.rpartition(".")[0]
         if owner in measured.shapes and "" not in measured.shapes[owner]:
-            holds[f"threads.shapes.{owner}"] = "; ".join(measured.shapes[owner])
-    return holds
+            values[f"threads.shapes.{owner}"] = "; ".join(measured.shapes[owner])
+    return values
 
 
 def _basis(measured: Exploration) -> str:
@@ -106,7 +138,7 @@ def _basis(measured: Exploration) -> str:
 def _step(measured: Exploration, plan: ThreadPlan) -> str:
     medians = np.nanmedian(measured.step_ns, axis=0) / _STEP_NS_TO_MS
     old, new = (medians[measured.counts.index(count)] for count in (measured.current, plan.fixed))
-    return f"a step took {old:.3g} ms with {_threads(measured.current)} and {new:.3g} ms with {plan.fixed}"
+    return f"a step took {old:.3g} ms with {in_words(measured.current)} and {new:.3g} ms with {plan.fixed}"
 
 
 def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[tuple[int, ...], str]:
@@ -126,34 +158,6 @@ def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[tuple[int, ...
         f"other programs kept the threads from their CPUs for {kept:.1%} of the time, and the {_percent(gain)} that"
         " another count saved may be no more than that; let it run undisturbed"
     )
-
-
-def _with_splitting(plan: ThreadPlan, measured: Exploration) -> ThreadPlan:
-    """The plan with gains less what splitting costs: layers inside an RNN have counts of their own only if they are run
-    one by one, which the times do not show, as all counts were tried that way."""
-    step = float(np.nanmedian(measured.step_ns[:, measured.counts.index(plan.fixed)]))
-    lost = _splitting_ns(plan, measured) / step
-    if not lost:
-        return plan
-    low, expected, high = plan.gain
-    low_over, expected_over, high_over = plan.gain_over_fixed
-    return replace(
-        plan,
-        gain=(low - lost, expected - lost, high - lost),
-        gain_over_fixed=(low_over - lost, expected_over - lost, high_over - lost),
-    )
-
-
-def _splitting_ns(plan: ThreadPlan, measured: Exploration) -> float:
-    """What a step loses to the splitting of the RNNs whose layers have counts of their own."""
-    common = plan.choice[-1]
-    owners = {
-        section.name.rpartition(".")[0]
-        for section, count in zip(measured.sections, plan.choice, strict=True)
-        if count != common and section.name not in measured.shapes and section.name != REST
-    }
-    split = [section for section in measured.sections if section.name.rpartition(".")[0] in owners]
-    return measured.split * sum(section.calls for section in split if section.name not in measured.shapes)
 
 
 def _why_none(measured: Exploration, plan: ThreadPlan) -> str:

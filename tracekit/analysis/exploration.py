@@ -2,7 +2,9 @@
 
 A section is a layer that calls no other, forward or backward; the last section is the rest of the step. Blocks of steps
 ran under one count each (`tracekit.collectors.exploration`); a round holds every count once, in random order, so slow
-changes of the machine meet all counts alike, and rounds are the units over which to resample.
+changes of the machine meet all counts alike. A round in detail tells what layers take, the plain one after it what
+whole steps take when no layer is recorded: the two are the unit over which to resample, and are called a round here.
+Later rounds have a block of a plan too: a count for each section, all in force together.
 """
 
 import re
@@ -21,13 +23,12 @@ REST = "the rest of the step"
 Matrix = NDArray[np.float64]
 
 _CONDITION = re.compile(r"threads\.intra_op=(\d+)")
+_PLAN = re.compile(r"plan (\d+)")
 _PROBE = re.compile(r"switch (\d+)>(\d+)")
 # Fewer rounds tell no interval; the first of each count is not counted.
 _FEWEST_ROUNDS = 3
 # Tukey's outer fence.
 _FENCE = 3.0
-# The first steps of a run allocate and compile.
-_WARM_UP_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,25 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Counts for all sections that were in force together, and what the steps took: `step_ns` [R], NaN for the rounds
+    without it."""
+
+    choice: tuple[int, ...]
+    step_ns: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Exploration:
     """What an exploration measured: R rounds, L sections in the order in which they run, N thread counts.
 
     `times` [R, L, N] and `step_ns` [R, N] are ns per step, medians over the steps of a block; NaN where a round has no
-    block of a count. `switch` [N, N] ns: the first parallel region with a count after a pool of another size has
-    idled; `change` ns: setting a count; `split` ns: running one layer inside an RNN by itself. `kept` [N] is for how
-    long other programs kept threads of this one from a CPU, all threads added up, per ns: a team waits for its last
-    thread, so steps may have been longer by as much. `drift` is the relative change of the steps at the current count
-    from the first third of the run to the last. `problem` says why nothing can be made of it.
+    block of a count. `step_ns` is that of plain steps, and the rest of the step what they took beyond the layers: it is
+    below 0 where these are slower when they are recorded. `switch` [N, N] ns: the first parallel region with a count
+    after a pool of another size has idled; `change` ns: setting a count. `kept` [N] is for how long other programs kept
+    threads of this one from a CPU, all threads added up, per ns: a team waits for its last thread, so steps may have
+    been longer by as much. `drift` is the relative change of the steps at the current count from the first third of the
+    run to the last. `problem` says why nothing can be made of it.
     """
 
     process: int
@@ -59,13 +70,13 @@ class Exploration:
     step_ns: Matrix
     switch: Matrix
     change: float
-    split: float
     shapes: dict[str, list[str]]
     openmp: str
     blocks: int
     disturbed: int
     kept: NDArray[np.float64]
     drift: float | None
+    trials: list[Trial]
     problem: str | None
 
     @property
@@ -76,8 +87,9 @@ class Exploration:
 def explore(run: Run, steps: Steps) -> Exploration | None:
     """The exploration of a run; None when it is none."""
     blocks = run.sql(
-        "SELECT process, name, layer AS number, step AS round, depth AS transition, watched AS is_first, start_ns, "
-        "start_ns + duration_ns AS end_ns FROM spans WHERE kind = 'block' ORDER BY start_ns"
+        "SELECT process, name, kind = 'plain block' AS is_plain, layer AS number, step AS round, depth AS transition, "
+        "watched AS is_first, start_ns, start_ns + duration_ns AS end_ns "
+        "FROM spans WHERE kind IN ('block', 'plain block') ORDER BY start_ns"
     )
     if blocks.empty:
         return None
@@ -91,30 +103,37 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
     torch = run.manifest.torch
     current = torch.intra_op if torch and torch.intra_op in counts else counts[-1]
     frame = _steps_of(blocks, steps.of(process))
-    sections, per_step = _sections(run, process, frame)
-    per_step[:, -1] -= _cost_of_detail(frame, steps.of(process), blocks, current)
-    per_step[:, -1] = np.maximum(per_step[:, -1], 0)
+    in_detail = ~blocks["is_plain"].to_numpy(dtype=bool)
+    plain = ~in_detail if not in_detail.all() else in_detail  # once no round was plain
+    if not in_detail.all():
+        blocks["round"] //= 2
+    sections, per_step = _sections(run, process, frame, in_detail[frame["block"]])
     kept = _kept(run, process, blocks)
     usable, disturbed = _usable(kept, blocks)
-    times = _by_round(per_step, frame, blocks, usable, counts)
-    step_ns = _by_round(per_step.sum(axis=1, keepdims=True), frame, blocks, usable, counts)[:, 0, :]
-    switch, change, split = _costs(run, process, counts)
+    plans = sorted({name for name in blocks["name"] if _PLAN.fullmatch(name)})
+    names = [f"threads.intra_op={count}" for count in counts] + plans
+    times = _by_round(per_step, frame, blocks, usable & in_detail, names)[..., : len(counts)]
+    step_ns = _by_round(per_step.sum(axis=1, keepdims=True), frame, blocks, usable & plain, names)[:, 0]
+    times[:, -1] = step_ns[:, : len(counts)] - times[:, :-1].sum(axis=1)
+    known = ~np.isnan(times).all(axis=(1, 2))
+    times, step_ns = times[known], step_ns[known]
+    switch, change = _costs(run, process, counts)
     return Exploration(
         process=process,
         counts=counts,
         current=current,
         sections=sections,
         times=times,
-        step_ns=step_ns,
+        step_ns=step_ns[:, : len(counts)],
         switch=switch,
         change=change,
-        split=split,
         shapes=_shapes(run, process),
         openmp=torch.openmp if torch else "",
         blocks=len(blocks),
         disturbed=disturbed,
         kept=_kept_by_others(run, kept, blocks[usable], counts),
         drift=_drift(frame, blocks, current),
+        trials=_trials(run, process, sections, plans, step_ns[:, len(counts) :]),
         problem=_problem(times, counts, len(steps.of(process))),
     )
 
@@ -147,8 +166,10 @@ def _steps_of(blocks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return frame[place.to_numpy() >= transition].reset_index(drop=True)
 
 
-def _sections(run: Run, process: int, frame: pd.DataFrame) -> tuple[list[Section], Matrix]:
-    """The sections, and the time of each in each step [S, L]."""
+def _sections(
+    run: Run, process: int, frame: pd.DataFrame, in_detail: NDArray[np.bool_]
+) -> tuple[list[Section], Matrix]:
+    """The sections, and the time of each in each step [S, L], of which some are `in_detail` [S]."""
     whole = (frame["end_ns"] - frame["start_ns"]).to_numpy(dtype=np.float64)
     rows = run.sql(
         "SELECT thread, name, direction, start_ns, duration_ns FROM spans WHERE kind = 'layer' AND process = ? "
@@ -171,7 +192,7 @@ def _sections(run: Run, process: int, frame: pd.DataFrame) -> tuple[list[Section
     shape = (len(frame), len(order))
     place = rows["step"].to_numpy() * shape[1] + section
     times = np.bincount(place, rows["duration_ns"], shape[0] * shape[1]).reshape(shape)
-    calls = np.median(np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape), axis=0)
+    calls = np.median(np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape)[in_detail], axis=0)
     rest = np.maximum(whole - times.sum(axis=1), 0)
     sections = [Section(name, direction, float(calls[at])) for at, (name, direction) in enumerate(order)]
     return [*sections, Section(REST, "", 1.0)], np.column_stack([times, rest])
@@ -185,24 +206,6 @@ def _callers(rows: pd.DataFrame) -> list[str]:
     )
     holds = same & (start[1:] < end[:-1])
     return list(rows["name"].to_numpy()[:-1][holds])
-
-
-def _cost_of_detail(frame: pd.DataFrame, steps: pd.DataFrame, blocks: pd.DataFrame, current: int) -> float:
-    """What recording all layers adds to a step, ns: steps at the current count inside blocks against those outside."""
-    starts = steps["start_ns"].to_numpy()[_WARM_UP_STEPS:]
-    durations = steps["duration_ns"].to_numpy()[_WARM_UP_STEPS:]
-    first = blocks["start_ns"].iloc[0]
-    block = np.searchsorted(blocks["start_ns"].to_numpy(), starts + durations // 2, side="right") - 1
-    outside = (starts + durations < first) | (
-        (block >= 0) & (starts + durations // 2 >= blocks["end_ns"].to_numpy()[block])
-    )
-    # The last step before the first block has the probing of the costs in it.
-    outside &= ~((starts < first) & (starts + durations >= first))
-    at_current = frame["block"].isin(blocks.index[blocks["count"] == current])
-    if outside.sum() < 3 or at_current.sum() < 3:
-        return 0.0
-    inside = (frame["end_ns"] - frame["start_ns"])[at_current]
-    return max(float(inside.median() - np.median(durations[outside])), 0.0)
 
 
 def _kept(run: Run, process: int, blocks: pd.DataFrame) -> NDArray[np.float64]:
@@ -245,18 +248,33 @@ def _kept_by_others(
 
 
 def _by_round(
-    per_step: Matrix, frame: pd.DataFrame, blocks: pd.DataFrame, usable: NDArray[np.bool_], counts: tuple[int, ...]
+    per_step: Matrix, frame: pd.DataFrame, blocks: pd.DataFrame, usable: NDArray[np.bool_], names: list[str]
 ) -> Matrix:
-    """Medians over the steps of each block, [R, L, N]."""
+    """Medians over the steps of each block, [R, L, N] for N conditions."""
     medians = pd.DataFrame(per_step).groupby(frame["block"].to_numpy()).median()
     medians = medians[usable[medians.index]]
-    rounds = sorted({int(blocks["round"][block]) for block in medians.index})
-    result = np.full((len(rounds), per_step.shape[1], len(counts)), np.nan)
+    result = np.full((blocks["round"].max() + 1, per_step.shape[1], len(names)), np.nan)
     for block, row in zip(medians.index, medians.to_numpy(), strict=True):
-        count = int(blocks["count"][block])
-        if count in counts:
-            result[rounds.index(int(blocks["round"][block])), :, counts.index(count)] = row
+        if blocks["name"][block] in names:
+            result[blocks["round"][block], :, names.index(blocks["name"][block])] = row
     return result
+
+
+def _trials(run: Run, process: int, sections: list[Section], plans: list[str], step_ns: Matrix) -> list[Trial]:
+    """The plans that were tried, [R, number of plans] times given."""
+    rows = run.sql(
+        "SELECT name, direction, step AS threads, depth AS plan FROM spans WHERE kind = 'planned' AND process = ?",
+        [process],
+    )
+    found = []
+    for at, name in enumerate(plans):
+        plan = rows[rows["plan"] == int(name.partition(" ")[2])]
+        counts = {(row.name, row.direction): int(row.threads) for row in plan.itertuples(index=False)}
+        common = counts.get(("", ""))
+        if common is not None:
+            choice = tuple(counts.get((section.name, section.direction), common) for section in sections)
+            found.append(Trial(choice, step_ns[:, at]))
+    return found
 
 
 def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, float]:
@@ -271,16 +289,16 @@ def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, 
     return float(known[at]), float(np.median(known)), float(known[-1 - at])
 
 
-def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, float, float]:
+def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, float]:
     rows = run.sql("SELECT name, duration_ns FROM spans WHERE kind = 'probe' AND process = ?", [process])
-    switch, single = np.zeros((len(counts), len(counts))), {"change": 0.0, "split": 0.0}
+    switch, change = np.zeros((len(counts), len(counts))), 0.0
     for name, cost in zip(rows["name"], rows["duration_ns"], strict=True):
         found = _PROBE.fullmatch(name)
         if found and int(found[1]) in counts and int(found[2]) in counts:
             switch[counts.index(int(found[1])), counts.index(int(found[2]))] = cost
-        elif name in single:
-            single[name] = float(cost)
-    return switch, single["change"], single["split"]
+        elif name == "change":
+            change = float(cost)
+    return switch, change
 
 
 def _shapes(run: Run, process: int) -> dict[str, list[str]]:

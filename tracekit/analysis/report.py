@@ -174,7 +174,7 @@ def _exploration(found: Exploration | None) -> ThreadExploration | None:
         drift=found.drift,
         step=over_rounds(found.step_ns),
         layers=[
-            LayerThreadTimes(each.name, each.direction, each.calls, over_rounds(found.times[:, at, :]))
+            LayerThreadTimes(each.name, each.direction, each.calls, over_rounds(np.maximum(found.times[:, at, :], 0)))
             for at, each in enumerate(found.sections)
         ],
         problem=found.problem,

@@ -153,7 +153,8 @@ class ThreadExploration(msgspec.Struct):
     """What a run that tried thread counts in turn has shown. `step` as `times` of the layers, for the whole step.
 
     `disturbed` blocks of `blocks` were left out: something kept the program from its CPUs. `problem` says why nothing
-    can be concluded.
+    can be concluded. `candidate` are the settings of the plan by layer that is the best by the times of the layers,
+    whether or not it was seen to save anything as a whole: something to put to the test.
     """
 
     counts: list[int]
@@ -166,6 +167,7 @@ class ThreadExploration(msgspec.Struct):
     layers: list[LayerThreadTimes]
     problem: str | None
     guidelines: list[Guideline] = []
+    candidate: dict[str, int | str] = {}
 
 
 class Report(msgspec.Struct):

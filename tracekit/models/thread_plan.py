@@ -52,6 +52,13 @@ class ThreadPlan:
     gain_over_fixed: Gain
     stability: tuple[float, ...]
 
+    def is_by_layer(self) -> bool:
+        return len(set(self.choice)) > 1
+
+    def given_up(self) -> "ThreadPlan":
+        """The best fixed count in its place."""
+        return replace(self, choice=(self.fixed,) * len(self.choice), gain=self.gain_of_fixed, gain_over_fixed=_NONE)
+
 
 def simplified(
     times_blocks: Matrix, calls: Calls, costs: SwitchCosts, choice: Choice, seed: int = 0, level: float = _LEVEL
@@ -109,6 +116,44 @@ def plan_threads(times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current
         gain_over_fixed=over_fixed,
         stability=tuple(agree.mean(axis=0).tolist()),
     )
+
+
+def as_tried(
+    plan: ThreadPlan,
+    medians: Matrix,
+    calls: Calls,
+    costs: SwitchCosts,
+    tried: Choice,
+    tried_ns: Matrix,
+    old: tuple[Matrix, Matrix],
+    seed: int = 0,
+) -> ThreadPlan:
+    """The plan with its gains as they were seen when counts like its own were in force together.
+
+    The model adds up what sections take among their like. In a plan one may take longer: the threads that the section
+    before it has used wait for work on their CPUs. `medians` [L, N] ns; `tried` [L], indices of the counts that were in
+    force together; what steps took with them, `tried_ns` [B], and in the same units with the current and with the best
+    fixed count, `old` [B] each. What the plan differs from what was tried is known by the model alone, and makes the
+    intervals wider by as much. A plan that gains nothing certain over the best fixed count is given up.
+    """
+    choice = np.array([costs.counts.index(count) for count in plan.choice])
+    rng = np.random.default_rng(seed)
+    planned, seen = (plan_cost(medians, calls, costs, each) for each in (choice, tried))
+
+    def gain(before: Matrix) -> Gain:
+        ratios = 1 - tried_ns / before
+        ratios = ratios[~np.isnan(ratios)]
+        picks = rng.integers(len(ratios), size=(_RESAMPLES, len(ratios)))
+        half = _half_width(np.median(ratios[picks], axis=1), len(ratios), _LEVEL)
+        expected = float(np.median(ratios))
+        untried = (1 - expected) * (1 - planned / seen)
+        return expected + untried - half - abs(untried), expected + untried, expected + untried + half + abs(untried)
+
+    now, fixed = old
+    over_fixed = gain(fixed)
+    if over_fixed[0] <= 0:
+        return plan.given_up()
+    return replace(plan, gain=gain(now), gain_over_fixed=over_fixed)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ _SPAN_KINDS = {
     Kind.RANGE: "range",
     Kind.FETCH: "fetch",
     Kind.BLOCK: "block",
+    Kind.PLAIN_BLOCK: "plain block",
     Kind.PROBE: "probe",
     Kind.SHAPE: "shape",
+    Kind.PLANNED: "planned",
 }
 
 
@@ -74,7 +76,7 @@ def _span(kind: Kind) -> Callable[[np.ndarray, pa.Array, int], dict[str, object]
             "layer": np.full(rows, -1) if kind is Kind.STEP else records["a"],
             "direction": pa.DictionaryArray.from_arrays(pa.array(records["direction"].astype(np.int32)), _DIRECTIONS),
             "watched": records["b"] != 0 if kind is Kind.LAYER else np.zeros(rows, dtype=bool),
-            **(_block(records) if kind is Kind.BLOCK else {}),
+            **(_block(records) if kind in (Kind.BLOCK, Kind.PLAIN_BLOCK, Kind.PLANNED) else {}),
         }
 
     return convert

@@ -44,6 +44,10 @@ class Kind(IntEnum):
     BLOCK = (
         9  # a block of an exploration; name: condition; a: its number; b: round; c: transition steps; d: 1 to drop it
     )
+    PLAIN_BLOCK = 13  # the same of an exploration in detail, where only whole steps were recorded
     PROBE = 10  # a measured cost, end - start; name: of what
     SHAPE = 11  # name: `<layer> = <dtype> <shape>`, met in an exploration; a: layer id
+    PLANNED = (
+        12  # name: layer, "" for all else; a: layer id; b: its count in a plan that is tried; c: the plan's number
+    )
     WINDOW = 8  # a profiler window ended; a: its number; b: Unix time at its end; c: CLOCK_MONOTONIC then

@@ -49,12 +49,15 @@ class Rounds:
         self._dropped: set[str] = set()
         self.stopped = ""
 
-    def conduct(self, study: str, deadline: float, entries: list[Entry], why: str, **found: Any) -> Study:
-        """Run to the end, or until interrupted, and leave in the study's folder what came out and what was compared."""
+    def measure(self, deadline: float) -> None:
+        """Run to the end, or until interrupted."""
         try:
             self.run(deadline)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
+
+    def save(self, study: str, entries: list[Entry], why: str, **found: Any) -> Study:
+        """Leave in the study's folder what came out, what was compared, and the settings to go on with."""
         folder = self._runs.folder
         write_settings(folder / "settings.toml", entries, why)
         result = Study(

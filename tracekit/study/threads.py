@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.advice import analyze
-from tracekit.advice.entries import settings_entries
-from tracekit.analysis.report_schema import Report
+from tracekit.advice.entries import entries_of
+from tracekit.advice.thread_settings import COMMON, is_by_layer, thread_settings
+from tracekit.analysis.report_schema import Advice, Report
 from tracekit.settings.exploration import fixed
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
+from tracekit.study.statistics import Comparison
 
 BASELINE = "baseline"
 DYNAMIC, CONTROL = "dynamic", "dynamic-null"
@@ -23,31 +25,33 @@ def study_threads(
 ) -> Study:
     """Explore, then compare the conditions in fresh processes, interleaved, until the budget is spent.
 
-    Raises StudyError when the program fails or has no steps; RunError when the folder is taken.
+    The plan that exploring found to be the best is tried here even if that run could not make sure of it. What is
+    recommended in the end is what these runs have shown. Raises StudyError when the program fails or has no steps;
+    RunError when the folder is taken.
     """
     deadline = time.monotonic() + budget_s
     runs = StudyRuns.create(folder, command, say)
     say("exploring thread counts, in one run")
     run = runs.explore()
     report = analyze(run)
-    entries = settings_entries(report)
     conditions = [Condition(BASELINE)]
     conditions += [Condition(f"fixed:{count}", fixed(count)["settings"]) for count in counts]
-    plan = {entry.name: entry.value for entry in entries}
-    if _is_by_layer(plan):
+    plan = report.exploration.candidate if report.exploration else {}
+    if plan:
         conditions += [Condition(DYNAMIC, plan), Condition(CONTROL, control(plan, _best(report)))]
     else:
         say(f"no plan by layer: {report.advice}")
     rounds = Rounds(runs, conditions, lambda: _pairs(conditions, runs), secrets.randbits(32))
-    return rounds.conduct(
+    rounds.measure(deadline)
+    advice = _advice(rounds.comparisons(), conditions, report, folder, command)
+    return rounds.save(
         "threads",
-        deadline,
-        entries,
-        report.advice,
-        settings=report.settings,
+        entries_of(advice),
+        advice.why,
+        settings=advice.settings,
         guidelines=report.exploration.guidelines if report.exploration else [],
         explored=str(run.path),
-        advice=report.advice,
+        advice=advice.why,
     )
 
 
@@ -56,8 +60,36 @@ def control(plan: dict[str, Any], count: int) -> dict[str, Any]:
     return {name: count if type(value) is int else value for name, value in plan.items()}
 
 
-def _is_by_layer(plan: dict[str, Any]) -> bool:
-    return any(name.startswith(("threads.layers.", "threads.backward.")) for name in plan)
+def _advice(
+    comparisons: list[Comparison], conditions: list[Condition], report: Report, folder: Path, command: list[str]
+) -> Advice:
+    """The plan where it was faster than nothing set and than the best one count; else that count where it was."""
+    found = {(each.a, each.b): each for each in comparisons}
+    best = comparisons[0].b  # of the fixed counts
+    values = {condition.name: condition.settings for condition in conditions}
+    chosen = next(
+        (
+            name
+            for name, older in ((DYNAMIC, (BASELINE, best)), (best, (BASELINE,)))
+            if all((old, name) in found and found[old, name].verdict == "faster" for old in older)
+        ),
+        None,
+    )
+    if chosen is None:
+        verdicts = ", ".join(f"{each.b} against {each.a}: {each.verdict}" for each in comparisons[:-1])
+        return Advice([], f"No thread count is recommended: nothing was certainly faster ({verdicts}).")
+    gain = found[BASELINE, chosen]
+    why = f"{gain.pairs} pairs of runs in processes of their own, a noise floor of {gain.margin:.1%}"
+    if is_by_layer(values[chosen]):
+        over = found[best, chosen].gain
+        why += f"; against {best} it saves {over.expected:.1%} ({over.low:.1%} to {over.high:.1%})"
+    current = report.exploration.current if report.exploration else int(values[best][COMMON])
+    settings = thread_settings(
+        values[chosen], current, gain.gain, "measured", why, [str(folder / "settings.toml"), "--", *command]
+    )
+    if not settings:
+        return Advice([], f"No other thread count is recommended: {best} is what the program has.")
+    return Advice(settings, f"Recommended is {chosen}, as measured here.", values[chosen])
 
 
 def _best(report: Report) -> int:
@@ -75,6 +107,6 @@ def _pairs(conditions: list[Condition], runs: StudyRuns) -> list[tuple[str, str]
     pairs = [(BASELINE, best)]
     if DYNAMIC in names:
         null = next(condition for condition in conditions if condition.name == CONTROL)
-        same = f"fixed:{null.settings['threads.intra_op']}"
+        same = f"fixed:{null.settings[COMMON]}"
         pairs += [(BASELINE, DYNAMIC), (best, DYNAMIC), (same, CONTROL)]
     return pairs

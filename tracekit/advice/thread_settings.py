@@ -1,0 +1,50 @@
+"""Thread counts as settings: one for everything, and others for single layers."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from tracekit.analysis.report_schema import Gain, Setting
+from tracekit.analysis.words import shell_line
+
+COMMON = "threads.intra_op"
+BY_LAYER = {"forward": "threads.layers", "backward": "threads.backward"}  # by direction
+
+Values = Mapping[str, int | str]
+
+
+def counts_by_layer(values: Values, prefix: str) -> dict[str, int]:
+    """The counts below `threads.layers` or `threads.backward`, by layer."""
+    return {name[len(prefix) + 1 :]: int(count) for name, count in values.items() if name.startswith(f"{prefix}.")}
+
+
+def is_by_layer(values: Values) -> bool:
+    return any(counts_by_layer(values, prefix) for prefix in BY_LAYER.values())
+
+
+def thread_settings(
+    values: Values, current: int, gain: Gain, basis: Literal["measured", "model"], why: str, apply: list[str]
+) -> list[Setting]:
+    """The settings that differ from `current` for everything; they have one gain together. `apply` is the command."""
+    common = int(values.get(COMMON, current))
+    layers = {prefix: counts_by_layer(values, prefix) for prefix in BY_LAYER.values()}
+    settings: list[Setting] = []
+
+    def add(name: str, recommended: int | dict[str, int], what: str) -> None:
+        words = f"{what}: {why}" if what else why
+        settings.append(
+            Setting(
+                name, current, recommended, gain, basis, "numerics", words, shell_line(["tracekit", "apply", *apply])
+            )
+        )
+
+    if common != current:
+        others = " but the layers below, together with them" if any(layers.values()) else ""
+        add(COMMON, common, f"{in_words(common)} for everything{others}")
+    for prefix, counts in layers.items():
+        if counts:
+            add(prefix, counts, "")
+    return settings
+
+
+def in_words(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
