@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.models.switching import Matrix, Pool, SwitchCosts, best_fixed, optimal_plan, plan_cost
-from tracekit.models.thread_plan import ThreadPlan, plan_threads, simplified
+from tracekit.models.thread_plan import ThreadPlan, independent, plan_threads, simplified
 
 Program = tuple[Matrix, np.ndarray, SwitchCosts]
 COUNTS = (1, 2, 4)
@@ -249,3 +249,27 @@ def test_more_units_narrow_the_interval() -> None:
         return float(np.mean([plan.gain[2] - plan.gain[0] for plan in plans]))
 
     assert width(40) < 0.75 * width(10)
+
+
+def test_neighbours_that_are_alike_tell_less() -> None:
+    """GIVEN independent values THEN as many as there are, nearly always; of states that last, about one each."""
+    rng = np.random.default_rng(3)
+    found = [independent(rng.normal(size=40)) for _ in range(200)]
+    assert all(number == 40 for number, _ in found)
+    assert np.median([free for _, free in found]) == 40
+    states = [np.repeat(rng.integers(0, 2, 8), 5) + 0.1 * rng.normal(size=40) for _ in range(200)]
+    assert 4 < np.median([independent(series)[1] for series in states]) < 16
+    assert independent(np.array([1.0, np.nan, 2.0])) == (2, 2.0)
+    assert independent(np.ones(20)) == (20, 20.0)
+
+
+def test_a_machine_of_two_speeds_makes_no_gain_certain() -> None:
+    """GIVEN two threads that are a third slower than one half of the time, a third faster the other half, in stretches
+    THEN hardly ever is either recommended with certainty that the next minute would belie."""
+    rng, certain = np.random.default_rng(7), 0
+    for seed in range(60):
+        slow = np.repeat(rng.integers(0, 2, 6), 5)
+        times = np.ones((30, 1, 2))
+        times[:, 0, 1] = np.where(slow, 1.33, 0.75) * (1 + 0.01 * rng.normal(size=30))
+        certain += plan_threads(times, np.ones(1), uniform(2), 2, seed).fixed != 2
+    assert certain <= 12

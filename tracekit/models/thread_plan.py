@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
+from scipy.stats import rankdata
 
 from tracekit.models.switching import (
     Calls,
@@ -31,6 +32,7 @@ _RESAMPLES_OF_HALVES = 200
 _OPTIMA = 100  # resamples for which the optimal plan is found too
 _SPLITS = 5
 _FEWEST_TO_SPLIT = 6
+_FEWEST_TO_CORRELATE = 8
 _CHUNK = 1 << 22  # values held at once
 _NONE: Gain = (0.0, 0.0, 0.0)
 
@@ -94,7 +96,8 @@ def plan_threads(times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current
     def gain(new: Choice, old: Choice, optimism: float) -> Gain:
         if np.array_equal(new, old):
             return _NONE
-        half = _half_width(1 - measured.draws(new, picks) / measured.draws(old, picks), len(measured.blocks), _LEVEL)
+        units = independent(measured.totals(new) / measured.totals(old))
+        half = _half_width(1 - measured.draws(new, picks) / measured.draws(old, picks), units, _LEVEL)
         expected = float(measured.gain(new, old) - optimism)
         return expected - half, expected, expected + half
 
@@ -143,8 +146,8 @@ def as_tried(
     def gain(before: Matrix) -> Gain:
         ratios = 1 - tried_ns / before
         ratios = ratios[~np.isnan(ratios)]
-        picks = rng.integers(len(ratios), size=(_RESAMPLES, len(ratios)))
-        half = _half_width(np.median(ratios[picks], axis=1), len(ratios), _LEVEL)
+        units = independent(ratios)
+        half = _half_width(np.median(ratios[_picks(rng, units, _RESAMPLES)], axis=1), units, _LEVEL)
         expected = float(np.median(ratios))
         untried = (1 - expected) * (1 - planned / seen)
         return expected + untried - half - abs(untried), expected + untried, expected + untried + half + abs(untried)
@@ -158,15 +161,19 @@ def as_tried(
 
 @dataclass(frozen=True)
 class _Measured:
-    """Units of measurement [B, L, N], and the medians over them [L, N]: infinite for what was never measured."""
+    """Units of measurement [B, L, N], and the medians over them [L, N]: infinite for what was never measured.
+
+    `free` is how many independent units would tell as much (`independent`).
+    """
 
     blocks: Matrix
     medians: Matrix
     calls: Calls
     costs: SwitchCosts
+    free: float
 
     def picks(self, rng: np.random.Generator, resamples: int) -> NDArray[np.int64]:
-        return rng.integers(len(self.blocks), size=(resamples, len(self.blocks)))
+        return _picks(rng, (len(self.blocks), self.free), resamples)
 
     def resampled(self, picks: NDArray[np.int64], sections: Choice | slice, counts: Choice | int | slice) -> Matrix:
         """The medians over each resample [R, B], [R, ...]; that over all units where a resample has no value."""
@@ -186,14 +193,18 @@ class _Measured:
         sections = self.resampled(picks, np.arange(len(choice)), choice).sum(axis=1, dtype=np.float64)
         return np.asarray(sections + switching_cost(self.calls, self.costs, choice))
 
+    def totals(self, choice: Choice) -> Matrix:
+        """What the sections took in each unit with a choice, ns [B]."""
+        return np.asarray(self.blocks[:, np.arange(len(choice)), choice].sum(axis=1))
+
     def gain(self, new: Choice, old: Choice) -> float:
         """What the new choice saves of the old one's time, by the medians."""
         after, before = (plan_cost(self.medians, self.calls, self.costs, choice) for choice in (new, old))
         return 1 - after / before
 
     def part(self, units: NDArray[np.int64]) -> "_Measured":
-        """Some of the units; what they have no value of keeps its median."""
-        whole = replace(self, blocks=self.blocks[units])
+        """Some of the units, in any order; what they have no value of keeps its median."""
+        whole = replace(self, blocks=self.blocks[units], free=len(units))
         return replace(whole, medians=whole.resampled(np.arange(len(units))[None], slice(None), slice(None))[0])
 
 
@@ -202,17 +213,52 @@ def _measured(times_blocks: Matrix, calls: Calls, costs: SwitchCosts) -> _Measur
     if len(blocks) < 2:
         raise ValueError(f"the spread of {len(blocks)} units of measurement is not known: at least 2 are needed")
     unknown = np.full(blocks.shape[1:], np.inf)
-    return _Measured(blocks, unknown, calls, costs).part(np.arange(len(blocks)))
+    measured = _Measured(blocks, unknown, calls, costs, 0).part(np.arange(len(blocks)))
+    steps = blocks.sum(axis=1)
+    free = min(independent(steps[:, count] / steps[:, 0])[1] for count in range(steps.shape[1]))
+    return replace(measured, free=max(free, 2.0))
 
 
-def _half_width(draws: Matrix, units: int, level: float, tests: int = 1) -> float:
-    """Half the percentile interval of bootstrap draws, widened as Student's t is for few units (T. Hesterberg, What
-    Teachers Should Know About the Bootstrap, The American Statistician 69, 2015), and for many tests (Bonferroni).
+def independent(series: Matrix) -> tuple[int, float]:
+    """How many values there are, NaN left out, and how many independent ones would tell as much.
+
+    A machine that changes between two speeds every few seconds makes neighbours alike: the number falls by
+    1 + 2 (sum of the autocorrelations up to the first that chance explains). It is taken of ranks: no outlier hides it.
     """
-    if units < 2:
+    known = series[~np.isnan(series)]
+    number = len(known)
+    if number < _FEWEST_TO_CORRELATE:
+        return number, float(number)
+    ranks = rankdata(known) - (number + 1) / 2
+    whole = float(ranks @ ranks)
+    lost = 1.0
+    for lag in range(1, number // 2) if whole else ():
+        correlation = float(ranks[:-lag] @ ranks[lag:]) / whole
+        if correlation < 1 / math.sqrt(number):
+            break
+        lost += 2 * correlation
+    return number, max(number / lost, 2.0)
+
+
+def _picks(rng: np.random.Generator, units: tuple[int, float], resamples: int) -> NDArray[np.int64]:
+    """Units drawn with replacement [resamples, number], in stretches as long as neighbours are alike (the circular
+    block bootstrap; D. Politis and J. Romano, 1992)."""
+    number, free = units
+    length = math.ceil(number / free)
+    starts = rng.integers(number, size=(resamples, -(-number // length), 1))
+    return np.asarray((starts + np.arange(length)) % number).reshape(resamples, -1)[:, :number]
+
+
+def _half_width(draws: Matrix, units: tuple[int, float], level: float, tests: int = 1) -> float:
+    """Half the percentile interval of bootstrap draws of some `units` (`independent`), widened as Student's t is for
+    few of them (T. Hesterberg, What Teachers Should Know About the Bootstrap, The American Statistician 69, 2015), and
+    for many tests (Bonferroni).
+    """
+    number, free = units
+    if number < 2:
         return math.inf
     tail = (1 - level) / 2
-    wider = math.sqrt(units / (units - 1)) * stdtrit(units - 1, tail / tests) / ndtri(tail)
+    wider = math.sqrt(free / (free - 1)) * stdtrit(free - 1, tail / tests) / ndtri(tail)
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(wider * (high - low) / 2)
 
@@ -223,7 +269,8 @@ def _choose(measured: _Measured, now: Choice, picks: NDArray[np.int64]) -> tuple
     fixed = np.full_like(now, best_fixed(medians, calls, costs)[0])
     draws = measured.draws(now, picks) - measured.draws(fixed, picks)
     saved = plan_cost(medians, calls, costs, now) - plan_cost(medians, calls, costs, fixed)
-    if saved <= _half_width(draws, len(measured.blocks), _LEVEL, max(len(costs.counts) - 1, 1)):
+    units = independent(measured.totals(now) - measured.totals(fixed))
+    if saved <= _half_width(draws, units, _LEVEL, max(len(costs.counts) - 1, 1)):
         fixed = now
     choice, _ = optimal_plan(medians, calls, costs)
     return fixed, _simplified(measured, choice, int(fixed[0]), picks, _LEVEL)
@@ -239,7 +286,7 @@ def _simplified(measured: _Measured, choice: Choice, fixed: int, picks: NDArray[
         sections = np.flatnonzero(number == run)
         old, new = (sections, fixed), (sections, int(choice[sections[0]]))
         draws = measured.resampled(picks, *old).sum(axis=1) - measured.resampled(picks, *new).sum(axis=1)
-        units = min(int(np.isfinite(measured.blocks[:, *column]).sum(axis=0).min()) for column in (old, new))
+        units = independent((measured.blocks[:, *old] - measured.blocks[:, *new]).sum(axis=1))
         saved[at] = (measured.medians[old] - measured.medians[new]).sum()
         half[at] = _half_width(draws, units, level, tests)
     while len(runs):
