@@ -5,7 +5,8 @@
 Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Then one process runs, in turn and
 in randomised blocks, nothing set (twice: the noise floor), every fixed count, the recommendation, its control (the same
 plan with one count everywhere) and plans drawn at random: the truth, on other blocks than those that it was found on.
-Last the cost: the wall time of an explored run against a plain one of the same number of steps.
+The truth may change: `by_quarter` is what the recommendation, or else the best fixed count, gained in each quarter of
+the blocks. Where these differ by more than the error of the prediction, the machine has changed, not the program.
 """
 
 import argparse
@@ -115,6 +116,7 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "predicted": predicted,
         "verified": 1 - saved[ours].median,
         "verified_interval": [1 - saved[ours].high, 1 - saved[ours].low],
+        "by_quarter": by_quarter(times["recommended" if settings else best] / base),
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
         "fixed_loses": 0.0 if by_layer else float(np.median(times[ours] / times[best])) - 1,
         "advised_count": advised,
@@ -125,6 +127,11 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "false_advice": bool(settings) and most <= floor and 1 - saved[ours].median <= floor,
         "problem": report.exploration.problem,
     }
+
+
+def by_quarter(ratios: np.ndarray) -> list[float]:
+    """The gain in each quarter of the rounds."""
+    return [1 - float(np.median(part)) for part in np.array_split(ratios, 4)]
 
 
 def settings_in_short(settings: dict[str, Any]) -> str:
@@ -144,7 +151,8 @@ def main() -> None:
         found = models[name]
         progress(
             f"{name}: {found['step_ms']:.3g} ms, {found['settings']}: predicted {found['predicted']:.1%}, verified"
-            f" {found['verified']:.1%}, over the best fixed {found['over_best_fixed']:.1%}, floor {found['floor']:.1%}"
+            f" {found['verified']:.1%}, over the best fixed {found['over_best_fixed']:.1%}, floor {found['floor']:.1%},"
+            f" by quarter {', '.join(f'{gain:.0%}' for gain in found['by_quarter'])}"
         )
     errors = [abs(each["predicted"] - each["verified"]) for each in models.values() if each["settings"] != "none"]
     beats = [won for each in models.values() for won in each["beats"]]
