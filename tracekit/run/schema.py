@@ -41,7 +41,9 @@ TABLES: dict[str, pa.Schema] = {
     # `watched` marks a call during which the layers inside an nn.LSTM or GRU were told apart: that cost inflates it.
     # A phase named calls is a mark: from there on module calls are recorded (`layer` 1) or left out (0).
     # Of explorations: block (a condition was in force; `layer`: its number, `step`: round, `depth`: steps of
-    # transition, `watched`: the condition's first), probe (a measured cost), shape (an input that a layer was given).
+    # transition, `watched`: the condition's first), plain block (the same without a look at the layers), planned (a
+    # layer's count, `step`, in the plan of number `depth`; name "": everything else), probe (a measured cost), shape
+    # (an input that a layer was given).
     "spans": _table(
         ("kind", _NAME),
         ("name", _NAME),
