@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tracekit.cli.options import Duration
 from tracekit.collectors.thread_counts import Counts
 from tracekit.errors import TracekitError
-from tracekit.settings.affinity import choose_cpus
+from tracekit.settings.affinity import choose_cpus, layouts_to_try
 from tracekit.settings.catalogue import SettingsError, check_applicable
 from tracekit.settings.exploration import thread_grid
 from tracekit.settings.inside import mismatch
@@ -42,6 +42,18 @@ def test_one_cpu_has_no_grid() -> None:
 )
 def test_a_layout_means_these_cpus(value: str, threads: int, expected: list[int]) -> None:
     assert choose_cpus(value, threads, NODES, ALL) == expected
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"), [(1, []), (4, ["compact", "scatter", "cores"]), (8, ["compact"]), (16, ["cores"])]
+)
+def test_layouts_are_tried_that_mean_different_cpus(threads: int, expected: list[str]) -> None:
+    """Of eight cores with two siblings each on two nodes: eight threads have one a core whatever the layout."""
+    assert layouts_to_try(threads, NODES, ALL) == expected
+
+
+def test_nothing_is_tried_where_all_cpus_are_alike() -> None:
+    assert layouts_to_try(2, [[0, 1]], [0, 1]) == []
 
 
 @pytest.mark.parametrize("value", ["0-99", "near", "", "3-", "-1"])

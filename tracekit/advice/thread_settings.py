@@ -6,7 +6,7 @@ from typing import Literal
 from tracekit.analysis.report_schema import Gain, Setting
 from tracekit.analysis.words import shell_line
 
-COMMON = "threads.intra_op"
+COMMON, AFFINITY = "threads.intra_op", "threads.affinity"
 BY_LAYER = {"forward": "threads.layers", "backward": "threads.backward"}  # by direction
 
 Values = Mapping[str, int | str]
@@ -27,6 +27,7 @@ def thread_settings(
     """The settings that differ from `current` for everything; they have one gain together. `apply` is the command."""
     common = int(values.get(COMMON, current))
     layers = {prefix: counts_by_layer(values, prefix) for prefix in BY_LAYER.values()}
+    command = shell_line(["tracekit", "apply", *apply])
     settings: list[Setting] = []
 
     def add(name: str, recommended: int | dict[str, int], what: str) -> None:
@@ -43,6 +44,10 @@ def thread_settings(
     for prefix, counts in layers.items():
         if counts:
             add(prefix, counts, "")
+    if AFFINITY in values:
+        settings.append(
+            Setting(AFFINITY, None, str(values[AFFINITY]), gain, basis, "identical", f"{why}; with the count", command)
+        )
     return settings
 
 

@@ -22,13 +22,14 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     """Find the thread counts that make COMMAND fastest, and prove it.
 
     One run explores; then nothing set, each fixed count, a count per layer, and the control (the same interception
-    with one count) are run in turn, until the verdicts are settled or --budget is spent.
+    with one count) are run in turn, until the verdicts are settled or --budget is spent. Where CPUs are not all alike
+    (several NUMA nodes, two threads a core) the best count is tried on fewer of them too.
 
     \b
         tracekit study threads --budget 5m -- python samples/lstm_widths.py
     """
     from tracekit.record.launch import find_program
-    from tracekit.record.machine import counts_here
+    from tracekit.record.machine import counts_here, layouts_here
     from tracekit.study.result import text_of
     from tracekit.study.threads import study_threads
 
@@ -37,5 +38,5 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     counts = counts_here()
     folder = output or study_folder(program)
     end_on_signals()
-    study = study_threads(program, folder, counts, budget, narrator(quiet))
+    study = study_threads(program, folder, counts, layouts_here, budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)

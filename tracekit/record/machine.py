@@ -9,7 +9,7 @@ from tracekit.record import topology
 from tracekit.record.cgroup import cpu_quota
 from tracekit.record.nvml import Nvml
 from tracekit.run.manifest import CPU
-from tracekit.settings.affinity import choose_cpus
+from tracekit.settings.affinity import choose_cpus, layouts_to_try
 from tracekit.settings.catalogue import SettingsError
 from tracekit.settings.exploration import thread_grid
 from tracekit.settings.inside import mismatch
@@ -56,6 +56,15 @@ def cpus_for(settings: Mapping[str, Any]) -> list[int] | None:
     allowed = topology.affinity()
     nodes = topology.cores_by_node(allowed)
     return choose_cpus(settings["threads.affinity"], settings.get("threads.intra_op", len(allowed)), nodes, allowed)
+
+
+def layouts_here(threads: int) -> list[str]:
+    """The values of `threads.affinity` worth trying with so many threads: none on a machine of one node and no siblings
+    on its cores, whose CPUs are all alike."""
+    allowed = topology.affinity()
+    nodes = topology.cores_by_node(allowed)
+    alike = len(nodes) < 2 and sum(map(len, nodes)) in (0, len(allowed))
+    return [] if alike else layouts_to_try(threads, nodes, allowed)
 
 
 def refuse_elsewhere(settings: Mapping[str, Any]) -> None:

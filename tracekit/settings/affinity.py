@@ -35,6 +35,19 @@ def choose_cpus(value: str, threads: int, nodes: Sequence[Sequence[int]], allowe
     return wanted
 
 
+def layouts_to_try(threads: int, nodes: Sequence[Sequence[int]], allowed: Sequence[int]) -> list[str]:
+    """The layouts under which so many threads have fewer CPUs than they may use, one for each set of CPUs.
+
+    None for one thread: it gains nothing from staying in its place, and those that load data would stay there too.
+    """
+    found: dict[tuple[int, ...], str] = {}
+    for layout in LAYOUTS if threads > 1 else ():
+        cpus = tuple(sorted(choose_cpus(layout, threads, nodes, allowed)))
+        if len(cpus) < len(allowed):
+            found.setdefault(cpus, layout)
+    return list(found.values())
+
+
 def _parse(text: str) -> list[int]:
     numbers: set[int] = set()
     for part in text.split(","):

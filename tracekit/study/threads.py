@@ -8,7 +8,7 @@ from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
-from tracekit.advice.thread_settings import COMMON, is_by_layer, thread_settings
+from tracekit.advice.thread_settings import AFFINITY, COMMON, thread_settings
 from tracekit.analysis.report_schema import Advice, Report
 from tracekit.settings.exploration import fixed
 from tracekit.study.result import Study
@@ -21,13 +21,18 @@ DYNAMIC, CONTROL = "dynamic", "dynamic-null"
 
 
 def study_threads(
-    command: list[str], folder: Path, counts: list[int], budget_s: float, say: Callable[[str], None]
+    command: list[str],
+    folder: Path,
+    counts: list[int],
+    layouts: Callable[[int], list[str]],
+    budget_s: float,
+    say: Callable[[str], None],
 ) -> Study:
     """Explore, then compare the conditions in fresh processes, interleaved, until the budget is spent.
 
-    The plan that exploring found to be the best is tried here even if that run could not make sure of it. What is
-    recommended in the end is what these runs have shown. Raises StudyError when the program fails or has no steps;
-    RunError when the folder is taken.
+    `layouts` are the values of `threads.affinity` to try with a count. The plan that exploring found to be the best is
+    tried here even if that run could not make sure of it. What is recommended in the end is what these runs have shown.
+    Raises StudyError when the program fails or has no steps; RunError when the folder is taken.
     """
     deadline = time.monotonic() + budget_s
     runs = StudyRuns.create(folder, command, say)
@@ -36,14 +41,17 @@ def study_threads(
     report = analyze(run)
     conditions = [Condition(BASELINE)]
     conditions += [Condition(f"fixed:{count}", fixed(count)["settings"]) for count in counts]
+    best = _best(report) if report.exploration else max(counts)
+    conditions += [Condition(f"fixed:{best} {layout}", {COMMON: best, AFFINITY: layout}) for layout in layouts(best)]
     plan = report.exploration.candidate if report.exploration else {}
     if plan:
-        conditions += [Condition(DYNAMIC, plan), Condition(CONTROL, control(plan, _best(report)))]
+        conditions += [Condition(DYNAMIC, plan), Condition(CONTROL, control(plan, best))]
     else:
         say(f"no plan by layer: {report.advice}")
     rounds = Rounds(runs, conditions, lambda: _pairs(conditions, runs), secrets.randbits(32))
     rounds.measure(deadline)
-    advice = _advice(rounds.comparisons(), conditions, report, folder, command)
+    current = run.manifest.torch.intra_op if run.manifest.torch else max(counts)
+    advice = conclude(rounds.comparisons(), conditions, current, folder, command)
     return rounds.save(
         "threads",
         entries_of(advice),
@@ -60,17 +68,22 @@ def control(plan: dict[str, Any], count: int) -> dict[str, Any]:
     return {name: count if type(value) is int else value for name, value in plan.items()}
 
 
-def _advice(
-    comparisons: list[Comparison], conditions: list[Condition], report: Report, folder: Path, command: list[str]
+def conclude(
+    comparisons: list[Comparison], conditions: list[Condition], current: int, folder: Path, command: list[str]
 ) -> Advice:
-    """The plan where it was faster than nothing set and than the best one count; else that count where it was."""
+    """The plan, or the best count on fewer CPUs, where it was faster than nothing set and than the best one count; else
+    that count where it was faster than nothing set; else nothing, and why."""
     found = {(each.a, each.b): each for each in comparisons}
     best = comparisons[0].b  # of the fixed counts
     values = {condition.name: condition.settings for condition in conditions}
+    others = sorted(
+        (name for name in values if (BASELINE, name) in found and name != best),
+        key=lambda name: -found[BASELINE, name].gain.expected,
+    )
     chosen = next(
         (
             name
-            for name, older in ((DYNAMIC, (BASELINE, best)), (best, (BASELINE,)))
+            for name, older in [*((name, (BASELINE, best)) for name in others), (best, (BASELINE,))]
             if all((old, name) in found and found[old, name].verdict == "faster" for old in older)
         ),
         None,
@@ -80,10 +93,9 @@ def _advice(
         return Advice([], f"No thread count is recommended: nothing was certainly faster ({verdicts}).")
     gain = found[BASELINE, chosen]
     why = f"{gain.pairs} pairs of runs in processes of their own, a noise floor of {gain.margin:.1%}"
-    if is_by_layer(values[chosen]):
+    if chosen != best:
         over = found[best, chosen].gain
         why += f"; against {best} it saves {over.expected:.1%} ({over.low:.1%} to {over.high:.1%})"
-    current = report.exploration.current if report.exploration else int(values[best][COMMON])
     settings = thread_settings(
         values[chosen], current, gain.gain, "measured", why, [str(folder / "settings.toml"), "--", *command]
     )
@@ -103,8 +115,10 @@ def _pairs(conditions: list[Condition], runs: StudyRuns) -> list[tuple[str, str]
     """The comparisons: the best one count against nothing set, the plan against both, the control against its count."""
     names = [condition.name for condition in conditions]
     fixed_names = [name for name in names if name.startswith("fixed:")]
-    best = fastest(runs, fixed_names)
+    on_fewer_cpus = [condition.name for condition in conditions if AFFINITY in condition.settings]
+    best = fastest(runs, [name for name in fixed_names if name not in on_fewer_cpus])
     pairs = [(BASELINE, best)]
+    pairs += [(old, name) for name in on_fewer_cpus for old in (BASELINE, best)]
     if DYNAMIC in names:
         null = next(condition for condition in conditions if condition.name == CONTROL)
         same = f"fixed:{null.settings[COMMON]}"
