@@ -1,0 +1,113 @@
+"""The replay of a DataLoader against recursions and bounds that are known without one."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
+
+COST = st.integers(0, 50).map(float)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    batches = draw(st.integers(1, 12))
+    return Workload(*(np.array(draw(st.lists(COST, min_size=batches, max_size=batches))) for _ in range(5)))
+
+
+def only(cpu: float, consume: float, batches: int = 40, **others: float) -> Workload:
+    """Batches that are all alike."""
+    zero = np.zeros(batches)
+    return Workload(
+        zero + others.get("delay", 0), zero + others.get("transfer", 0), zero + cpu, zero + others.get("receive", 0),
+        zero + consume,
+    )  # fmt: skip
+
+
+def by_recursion(work: Workload, workers: int, prefetch: int) -> tuple[list[float], float]:
+    """When batches are received in order where nothing is shared: a batch is asked for when the one W k before it was
+    received, its worker begins it when it is through with the one W before it."""
+    made = work.delay + work.transfer + work.cpu
+    received: list[float] = []
+    finished: list[float] = []
+    asked = 0.0
+    for batch in range(len(work)):
+        handed = received[batch - workers * prefetch] if batch >= workers * prefetch else 0.0
+        begun = max(handed, finished[batch - workers] if batch >= workers else 0.0)
+        finished.append(begun + made[batch])
+        received.append(max(asked, finished[batch]) + work.receive[batch])
+        asked = received[batch] + work.consume[batch]
+    return received, asked
+
+
+@given(workloads(), st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=200, deadline=None)
+def test_with_enough_of_everything_it_is_the_recursion(work: Workload, workers: int, prefetch: int) -> None:
+    work = Workload(work.delay + work.transfer, 0 * work.cpu, work.cpu, work.receive, work.consume)
+    found = replay(work, Machine(), LoaderSettings(workers, prefetch))
+    received, end = by_recursion(work, workers, prefetch)
+    assert found.received == pytest.approx(np.array(received))
+    assert found.end == pytest.approx(end)
+
+
+@given(workloads(), st.sampled_from([1.0, 2.0, 3.0]))
+@settings(deadline=None)
+def test_without_workers_everything_is_one_after_the_other(work: Workload, cpus: float) -> None:
+    found = replay(work, Machine(cpus), LoaderSettings(0))
+    made = work.delay + work.transfer + work.cpu
+    assert found.end == pytest.approx(float((made + work.consume).sum()))
+    assert found.stall == pytest.approx(float(made.sum()))
+
+
+@given(workloads(), st.integers(0, 4), st.integers(1, 3), st.sampled_from([1.0, 1.5, 2.0, 4.0]), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_no_resource_gives_more_than_it_has(
+    work: Workload, workers: int, prefetch: int, cpus: float, in_order: bool
+) -> None:
+    found = replay(work, Machine(cpus), LoaderSettings(workers, prefetch, in_order))
+    cpu = work.cpu.sum() + work.consume.sum() + (work.receive.sum() if workers else 0)
+    assert found.end >= cpu / cpus - 1e-6
+    assert found.end >= work.transfer.sum() - 1e-6
+    assert found.end >= work.consume.sum() + found.stall - 1e-6
+    assert len(found.received) == len(work)
+    assert (np.diff(found.received) >= -1e-9).all() and (found.received >= found.asked - 1e-9).all()
+
+
+def test_a_full_cpu_is_shared() -> None:
+    """GIVEN one CPU for the program and any number of workers THEN they take what they would one after the other."""
+    for workers in (1, 2, 4):
+        assert replay(only(3.0, 2.0), Machine(1.0), LoaderSettings(workers)).end == pytest.approx(40 * 5.0)
+
+
+def test_reads_share_the_storage_and_waiting_does_not() -> None:
+    work = only(0.0, 0.0, transfer=1.0, delay=9.0)
+    one, ten = (replay(work, Machine(), LoaderSettings(workers)).end for workers in (1, 10))
+    assert one == pytest.approx(400)
+    assert ten == pytest.approx(4 * 9 + 40, rel=0.1)
+    slow = replay(only(0.0, 0.0, transfer=1.0), Machine(stream=0.25), LoaderSettings(1)).end
+    assert slow == pytest.approx(160)
+
+
+def test_a_slow_batch_holds_up_those_behind_it_only_in_order() -> None:
+    """GIVEN one batch of 20 that takes 100 s, the others 1, and a program that takes 1 s for each."""
+    cpu = np.ones(20)
+    cpu[3] = 100
+    work = Workload(0 * cpu, 0 * cpu, cpu, 0 * cpu, np.ones(20))
+    in_order, any_order = (replay(work, Machine(), LoaderSettings(2, 2, order)) for order in (True, False))
+    assert in_order.end > 114 and in_order.stall > 95
+    assert any_order.end == pytest.approx(102, abs=1.5)
+    assert np.count_nonzero(any_order.received < 90) == 18  # one waits behind it with the same worker
+
+
+def test_workers_are_started_one_after_the_other() -> None:
+    found = replay(only(1.0, 0.0, batches=4), Machine(), LoaderSettings(4, start=0.5))
+    assert found.received[0] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("settings_", [LoaderSettings(-1), LoaderSettings(2, 0)])
+def test_settings_that_torch_would_not_take_are_refused(settings_: LoaderSettings) -> None:
+    with pytest.raises(ValueError, match="no loader has"):
+        replay(only(1.0, 1.0), Machine(math.inf), settings_)

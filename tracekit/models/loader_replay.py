@@ -1,0 +1,241 @@
+"""What a DataLoader would do with other settings: its mechanics replayed with what each batch costs.
+
+`torch.utils.data.DataLoader` hands out the indices of W k batches at first (W workers, prefetch factor k), and one more
+for each batch that the program has received; to the workers in turn, where batches come in order. A worker makes its
+batches one after the other. Beside them runs the program, which receives a batch and computes. What shares the CPUs is
+slowed down alike when more is wanted than there is (processor sharing), and so are the reads that share the storage.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Seconds = NDArray[np.float64]
+
+_EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the batches of an epoch cost, one value each [B], in seconds; with the machine to themselves.
+
+    In the worker: `delay` waiting for storage whatever else is read, `transfer` at the whole bandwidth of the storage,
+    `cpu`. In the program: `receive` to take it from the workers (nothing without workers), `consume` to compute with it.
+    """
+
+    delay: Seconds
+    transfer: Seconds
+    cpu: Seconds
+    receive: Seconds
+    consume: Seconds
+
+    def __len__(self) -> int:
+        return len(self.cpu)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`cpus` that may be busy; `consumer_cpus` of them while the program computes (0 where a GPU does); `stream` is the
+    share of the storage's bandwidth that one read alone can have."""
+
+    cpus: float = math.inf
+    consumer_cpus: float = 1.0
+    stream: float = 1.0
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """`workers` 0: the program makes its batches itself. `start` is what starting one worker takes, s."""
+
+    workers: int
+    prefetch: int = 2
+    in_order: bool = True
+    start: float = 0.0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """When the program asked for each batch and had it, s from the beginning of the epoch [B], in the order in which
+    they came; and when it was through with the last one."""
+
+    asked: Seconds
+    received: Seconds
+    end: float
+
+    @property
+    def stall(self) -> float:
+        """For how long the program waited, s."""
+        return float((self.received - self.asked).sum())
+
+
+def replay(work: Workload, machine: Machine, settings: LoaderSettings) -> Replay:
+    """Run one epoch of these batches. Raises ValueError for settings that torch would not take."""
+    if settings.workers < 0 or (settings.workers and settings.prefetch < 1):
+        raise ValueError(f"no loader has {settings.workers} workers with {settings.prefetch} batches each")
+    return _Epoch(work, machine, settings).run()
+
+
+@dataclass
+class _Task:
+    """Work under way: its phases that are left, each a kind and seconds when alone."""
+
+    phases: deque[tuple[str, float]]
+    cpus: float = 1.0
+
+    def kind(self) -> str:
+        return self.phases[0][0]
+
+
+class _Epoch:
+    """The state of one replay. Time goes from event to event, at each of which a phase of some task ends."""
+
+    def __init__(self, work: Workload, machine: Machine, settings: LoaderSettings) -> None:
+        self._work, self._machine, self._settings = work, machine, settings
+        self._now = 0.0
+        self._queues: list[deque[int]] = [deque() for _ in range(settings.workers)]
+        self._making: list[int | None] = [None] * settings.workers
+        self._tasks: dict[int, _Task] = {}  # by worker; the program is -1
+        self._outstanding = [0] * settings.workers
+        self._maker: dict[int, int] = {}  # the worker of a batch that is not received yet
+        self._finished: deque[int] = deque()
+        self._next_worker = self._handed_out = 0
+        self._asked: list[float] = []
+        self._received: list[float] = []
+        self._is_waiting = False
+
+    def run(self) -> Replay:
+        self._asked.append(0.0)
+        if self._settings.workers == 0:
+            self._fetch_itself()
+        else:
+            # Workers are started one after the other before any index is handed out.
+            self._now = self._settings.start * self._settings.workers
+            for _ in range(min(self._settings.workers * self._settings.prefetch, len(self._work))):
+                self._hand_out()
+            self._is_waiting = True
+        while self._tasks:
+            self._advance()
+        return Replay(np.array(self._asked[: len(self._work)]), np.array(self._received), self._now)
+
+    # The program.
+
+    def _fetch_itself(self) -> None:
+        batch = len(self._received)
+        if batch < len(self._work):
+            self._begin(-1, self._made(batch), "made")
+
+    def _receive(self) -> None:
+        """Take the batch that is due, if it is there."""
+        if not self._is_waiting or not self._finished:
+            return
+        due = len(self._received) if self._settings.in_order else self._finished[0]
+        if due not in self._finished:
+            return
+        self._finished.remove(due)
+        self._is_waiting = False
+        self._due = due
+        self._begin(-1, [("cpu", float(self._work.receive[due]))], "received")
+
+    def _begin(self, who: int, phases: list[tuple[str, float]], then: str, cpus: float = 1.0) -> None:
+        self._tasks[who] = _Task(deque([*phases, (then, 0.0)]), cpus)
+
+    def _made(self, batch: int) -> list[tuple[str, float]]:
+        work = self._work
+        return [
+            ("delay", float(work.delay[batch])),
+            ("transfer", float(work.transfer[batch])),
+            ("cpu", float(work.cpu[batch])),
+        ]
+
+    def _got(self, batch: int) -> None:
+        """The program has a batch and computes."""
+        self._received.append(self._now)
+        cpus = self._machine.consumer_cpus
+        kind = "cpu" if cpus else "delay"
+        self._begin(-1, [(kind, float(self._work.consume[batch]))], "consumed", cpus)
+
+    def _consumed(self) -> None:
+        del self._tasks[-1]
+        if len(self._received) < len(self._work):
+            self._asked.append(self._now)
+            if self._settings.workers:
+                self._is_waiting = True
+                self._receive()
+            else:
+                self._fetch_itself()
+
+    # The workers.
+
+    def _hand_out(self) -> None:
+        if self._handed_out >= len(self._work):
+            return
+        workers = self._settings.workers
+        for _ in range(workers):
+            worker = self._next_worker
+            self._next_worker = (worker + 1) % workers
+            if self._settings.in_order or self._outstanding[worker] < self._settings.prefetch:
+                break
+        batch, self._handed_out = self._handed_out, self._handed_out + 1
+        self._outstanding[worker] += 1
+        self._maker[batch] = worker
+        self._queues[worker].append(batch)
+        self._work_on(worker)
+
+    def _work_on(self, worker: int) -> None:
+        if self._making[worker] is None and self._queues[worker]:
+            batch = self._queues[worker].popleft()
+            self._making[worker] = batch
+            self._begin(worker, self._made(batch), "finished")
+
+    # Time.
+
+    def _advance(self) -> None:
+        """To the end of the phase that ends first."""
+        wanted = sum(task.cpus for task in self._tasks.values() if task.kind() == "cpu")
+        reading = sum(task.kind() == "transfer" for task in self._tasks.values())
+        rates = {
+            "cpu": min(1.0, self._machine.cpus / wanted) if wanted else 1.0,
+            "transfer": min(self._machine.stream, 1.0 / reading) if reading else 1.0,
+        }
+        step = min(task.phases[0][1] / rates.get(task.kind(), 1.0) for task in self._tasks.values())
+        self._now += step
+        ended = []
+        for who, task in self._tasks.items():
+            kind, left = task.phases[0]
+            left -= step * rates.get(kind, 1.0)
+            task.phases[0] = (kind, left)
+            if left <= _EPSILON:
+                ended.append(who)
+        for who in ended:
+            self._tasks[who].phases.popleft()
+        for who in sorted(ended, reverse=True):  # workers first: what they finish now is there when the program looks
+            self._settle(who)
+
+    def _settle(self, who: int) -> None:
+        """Act on what a task has come to, if its phases of work are over."""
+        task = self._tasks[who]
+        while len(task.phases) > 1 and task.phases[0][1] <= _EPSILON:
+            task.phases.popleft()
+        if len(task.phases) > 1:
+            return
+        match task.kind():
+            case "made":
+                self._got(len(self._received))
+            case "received":
+                worker = self._maker.pop(self._due)
+                self._outstanding[worker] -= 1
+                self._hand_out()
+                self._got(self._due)
+            case "consumed":
+                self._consumed()
+            case "finished":
+                batch = self._making[who]
+                assert batch is not None
+                self._making[who] = None
+                del self._tasks[who]
+                self._finished.append(batch)
+                self._work_on(who)
+                self._receive()
