@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from inspect import signature
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from .steps import BATCH
 class Loading:
     """Times every batch of every DataLoader.
 
-    1. `__next__` of the loader's iterators: one row per batch that the program got.
+    1. `__next__` of the loader's iterators: one row per batch that the program got, and which worker made it.
     2. `fetch` of the data set fetchers, in the worker or, without workers, in the program: one row per batch made.
     3. The loop of a worker process: its role.
     """
@@ -40,9 +41,13 @@ class Loading:
         self._patches.replace(module._BaseDataLoaderIter, "__init__", self._named_iterator)
         self._patches.replace(module._BaseDataLoaderIter, "_reset", self._new_epoch)
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
+        of_workers = module._MultiProcessingDataLoaderIter
+        if "worker_idx" in signature(of_workers._process_data).parameters:  # older versions do not tell
+            self._patches.replace(of_workers, "_process_data", self._told_worker)
 
     def _named_iterator(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            iterator._tracekit_worker = -1
             original(iterator, loader, *args, **kwargs)
             try:
                 iterator._tracekit_loader = self._name(loader)
@@ -51,6 +56,13 @@ class Loading:
                 self._agent.fail("loading", error)
 
         return __init__
+
+    def _told_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _process_data(iterator: Any, data: Any, worker_idx: int) -> Any:
+            iterator._tracekit_worker = worker_idx
+            return original(iterator, data, worker_idx)
+
+        return _process_data
 
     def _name(self, loader: Any) -> str:
         """`loader`, `loader#2`, … in the order in which the program first iterates over them."""
@@ -91,7 +103,9 @@ class Loading:
             try:
                 name = agent.spool.intern(iterator._tracekit_loader)
                 index = iterator._num_yielded - 1
-                agent.spool.write(Kind.BATCH, name, start, end, iterator._tracekit_epoch, index, -1, -1)
+                agent.spool.write(
+                    Kind.BATCH, name, start, end, iterator._tracekit_epoch, index, iterator._tracekit_worker, -1
+                )
                 agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)

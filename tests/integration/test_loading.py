@@ -1,0 +1,41 @@
+"""What is seen of data loaders, with real workers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from recording import record
+
+PROGRAM = """
+import sys, time, torch
+
+class Uneven(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        if index // 2 == 2:  # a batch that takes longer than all others together
+            time.sleep(0.5)
+        return torch.full((3,), float(index // 2))
+
+if __name__ == "__main__":
+    workers, in_order = int(sys.argv[1]), sys.argv[2] == "in_order"
+    loader = torch.utils.data.DataLoader(Uneven(), batch_size=2, num_workers=workers, in_order=in_order)
+    for batch in loader:
+        print(int(batch[0, 0]))
+"""
+
+
+@pytest.mark.parametrize(("workers", "order"), [(0, "in_order"), (2, "in_order"), (3, "in_order"), (2, "any")])
+def test_each_batch_names_the_worker_that_made_it(workers: int, order: str, tmp_path: Path) -> None:
+    """Torch hands batches to the workers in turn, here the data say which batch it is."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = record([sys.executable, str(tmp_path / "program.py"), str(workers), order], tmp_path / "run")
+    batches = done.run.table("batches").sort_values("index")
+    made = [int(line) for line in done.out.split()]
+    assert len(made) == len(batches) == 12
+    expected = [number % workers if workers else -1 for number in made]
+    if order == "any":  # the worker that is held up has none of the last ones
+        assert made != sorted(made)
+        assert batches["worker"].tolist()[:2] == expected[:2] and set(batches["worker"]) == {0, 1}
+    else:
+        assert batches["worker"].tolist() == expected
