@@ -170,7 +170,7 @@ class Exploration:
         self._running = list(range(len(self._conditions)))
         self._own = next(at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
         self._probe(torch)
-        if self._in_detail:
+        if self._in_detail and not self._in_step:
             self._race = Race()
             self._agent.tally = self._race.add
         self._loop_began = self._last = clock()
@@ -218,7 +218,7 @@ class Exploration:
     def _choose(self, race: Race) -> None:
         """Before a round: drop what was beaten in those in detail, and see what to try together in plain ones."""
         if self._is_detailed():
-            beaten = race.beaten(self._round // 2, self._own) if not self._in_step else set()
+            beaten = race.beaten(self._round // 2, self._own)
             self._running = [each for each in self._running if each not in beaten]
         elif (self._round + 1) // 2 >= self._plan_due:
             self._try_together(race)
@@ -226,9 +226,9 @@ class Exploration:
     def _try_together(self, race: Race) -> None:
         """Put the counts that are best for each layer together to a plan, and that among the conditions.
 
-        Ranks have one plan each, tried at the same time, even where it is one count for everything.
+        Not with ranks: each would find a plan of its own, and wait for the others in theirs.
         """
-        self._plan_due = sys.maxsize if self._in_step else 2 * self._plan_due
+        self._plan_due *= 2
         common, layers = race.best_for_each()
         names = {number: name for name, number in self._agent.naming.numbers.items()}
         forward, backward = (
@@ -236,7 +236,7 @@ class Exploration:
             for direction in (FORWARD, BACKWARD)
         )
         plan = Counts(self._count(common), forward, backward)
-        if (self._plans and plan == self._plans[-1]) or not (plan.is_by_layer() or self._in_step):
+        if (self._plans and plan == self._plans[-1]) or not plan.is_by_layer():
             return
         number = len(self._plans)
         self._plans.append(plan)

@@ -231,8 +231,11 @@ def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
     )  # fmt: skip
     assert recorded.returncode == 0, recorded.stderr
     assert [both for both, _ in ast.literal_eval(recorded.stdout)] == [(1, 1), (2, 2)]
-    blocks = open_run(tmp_path / "run").sql("SELECT process, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY 1")
-    assert len(set(blocks["n"])) == 1 and len(blocks) == 2
+    blocks = open_run(tmp_path / "run").sql(
+        "SELECT process, layer, kind, name FROM spans WHERE kind IN ('block', 'plain block') ORDER BY process, layer"
+    )
+    first, second = (part[["kind", "name"]].to_numpy().tolist() for _, part in blocks.groupby("process"))
+    assert first == second and ["plain block", "threads.intra_op=2"] in first
 
 
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:

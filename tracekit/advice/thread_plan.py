@@ -19,7 +19,10 @@ _LEAST_GAIN = 0.01
 # Fewer tell no interval.
 _FEWEST_TRIALS = 3
 _CONFIRM = "Confirm it: tracekit verify, with the same run and command."
-_UNTRIED = "counts by layer seemed to be faster, but were not tried together often enough; let it run more steps"
+_UNTRIED = (
+    "counts by layer seemed to be faster, but were not tried together often enough; let it run more steps, or put them"
+    " to the test: tracekit study threads"
+)
 
 
 def measured_threads(run: Run, report: Report) -> Advice:

@@ -22,8 +22,8 @@ _EPSILON = 1e-12
 class Workload:
     """What the batches of an epoch cost, one value each [B], in seconds; with the machine to themselves.
 
-    In the worker: `delay` waiting for storage whatever else is read, `transfer` at the whole bandwidth of the storage,
-    `cpu`. In the program: `receive` to take it from the workers (nothing without workers), `consume` to compute with it.
+    In the worker: `delay` waiting for storage whatever else is read, `transfer` at all of the storage's bandwidth, and
+    `cpu`. In the program: `receive` to take it from the workers (if there are any), `consume` to compute with it.
     """
 
     delay: Seconds
