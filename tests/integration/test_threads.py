@@ -257,6 +257,16 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
     assert json.loads(tracekit("analyze", "--json", str(tmp_path / "study")).stdout) == study
 
 
+def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path: Path) -> None:
+    studied = tracekit(
+        "study", "threads", "--budget", "1s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "20"
+    )
+    assert studied.returncode == 0, studied.stderr
+    study = json.loads(studied.stdout)
+    assert [each["name"] for each in study["conditions"]] == ["baseline", "fixed:1", "fixed:2", "baseline again"]
+    assert study["settings"] == [] and "nothing was certainly faster" in study["advice"]
+
+
 def test_verify_requires_what_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(

@@ -57,7 +57,6 @@ class StudyRuns:
     alone: str = "no run has told yet how long a step is"
     began: float = field(default_factory=time.monotonic)
     _number: int = 0
-    _rounds_alone: int = 0
     _bytes: int = 0
 
     @classmethod
@@ -107,15 +106,18 @@ class StudyRuns:
         """How the runs of a round were set against each other, in words."""
         if self.turn_s is None:
             return f"runs came one after the other: {self.alone}"
-        first = ", but for the first round, which told how long a step is" if self._rounds_alone else ""
-        return f"runs of a round took turns of {self.turn_s:.2g} s, all others stopped meanwhile{first}"
+        return f"runs of a round took turns of {self.turn_s:.2g} s, all others stopped meanwhile"
 
     def _measure(self, conditions: Sequence[Condition], turn_s: float | None) -> None:
         launches = [self._launch(each.name, _LIGHTLY, each.settings) for each in conditions]
         began = time.monotonic()
         if turn_s is None:  # what fails ends the study at once
-            self._rounds_alone += 1
-            steps = [self._steps(launch, alone(launch)) for launch in launches]
+            first = self._steps(launches[0], alone(launches[0]))
+            if self.turn_s is not None:  # it told how long a step is, and is no part of the round
+                self.seconds.append(time.monotonic() - began)
+                self.measure_round(conditions)
+                return
+            steps = [first, *(self._steps(launch, alone(launch)) for launch in launches[1:])]
         else:
             steps = [self._steps(*both) for both in zip(launches, take_turns(launches, turn_s), strict=True)]
         each_s = (time.monotonic() - began) / len(launches)

@@ -41,7 +41,7 @@ def study_threads(
     report = analyze(run)
     conditions = [Condition(BASELINE)]
     conditions += [Condition(f"fixed:{count}", fixed(count)["settings"]) for count in counts]
-    best = _best(report) if report.exploration else max(counts)
+    best = _best(report, counts)
     conditions += [Condition(f"fixed:{best} {layout}", {COMMON: best, AFFINITY: layout}) for layout in layouts(best)]
     plan = report.exploration.candidate if report.exploration else {}
     if plan:
@@ -104,11 +104,10 @@ def conclude(
     return Advice(settings, f"Recommended is {chosen}, as measured here.", values[chosen])
 
 
-def _best(report: Report) -> int:
-    """The best one count of the exploration."""
-    assert report.exploration is not None
-    step = report.exploration.step
-    return int(min(step, key=lambda count: step[count].expected))
+def _best(report: Report, counts: list[int]) -> int:
+    """The best one count of the exploration; the largest where that was too short to measure any."""
+    step = report.exploration.step if report.exploration else {}
+    return int(min(step, key=lambda count: step[count].expected, default=max(counts)))
 
 
 def _pairs(conditions: list[Condition], runs: StudyRuns) -> list[tuple[str, str]]:
