@@ -54,7 +54,7 @@ def test_a_clear_gain_is_settled_early(clock: list[float]) -> None:
     verdicts = {(each.a, each.b): each.verdict for each in made.comparisons()}
     assert verdicts["a", "b"] == "faster"
     assert made.comparisons()[0].gain.low <= 0.2 <= made.comparisons()[0].gain.high
-    assert fastest(runs, ["a", "b"]) == "b"
+    assert fastest(runs, ["a", "b"], "a") == "b"
 
 
 def test_the_budget_is_kept_and_said(clock: list[float]) -> None:
@@ -89,3 +89,10 @@ def test_equal_conditions_are_called_different_in_few_of_a_hundred_studies(clock
         made, _ = study({"a": 10.0, "b": 10.0}, clock, noise=0.03, seed=seed, budget=90)
         wrong += any(each.verdict in ("faster", "slower") for each in made.comparisons())
     assert wrong <= 10
+
+
+def test_what_left_early_is_compared_in_its_rounds() -> None:
+    """GIVEN a machine that got slower after a condition had left THEN that condition is not the fastest for it."""
+    runs = StudyRuns(Path(), [], lambda text: None)
+    runs.median_ms = {"base": [10, 10, 20, 20], "stays": [8, 8, 16, 16], "left": [9, 9]}
+    assert fastest(runs, ["stays", "left"], "base") == "stays"

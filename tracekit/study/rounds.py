@@ -112,7 +112,7 @@ class Rounds:
     def _drop(self) -> None:
         """Leave out of the rounds to come what no comparison is about and is slower than the fastest."""
         asked = {name for pair in [*self._pairs(), self._floor_pair] for name in pair}
-        best, floor = fastest(self._runs, list(self._conditions)), self.floor()
+        best, floor = fastest(self._runs, list(self._conditions), self._floor_pair[0]), self.floor()
         for name in self._conditions.keys() - asked - self._dropped:
             if compare(best, name, *self._paired(best, name), floor).verdict == "slower":
                 self._runs.say(f"{name} is left out from here on: it is slower than {best}")
@@ -136,6 +136,14 @@ class Rounds:
         return ([*first, *[math.nan] * (length - len(first))], [*second, *[math.nan] * (length - len(second))])
 
 
-def fastest(runs: StudyRuns, names: Sequence[str]) -> str:
-    """The condition with the shortest median step: of several that are equal, the lucky one, so it is hard to beat."""
-    return min(names, key=lambda name: float(np.median(runs.median_ms.get(name) or [math.inf])))
+def fastest(runs: StudyRuns, names: Sequence[str], base: str) -> str:
+    """The condition with the shortest steps, in the rounds that it was in, beside those of `base`, which is in all.
+
+    Of several that are equal it is the lucky one, so it is hard to beat.
+    """
+
+    def beside_base(name: str) -> float:
+        pairs = zip(runs.median_ms.get(name, []), runs.median_ms.get(base, []), strict=False)  # some have left
+        return float(np.median([own / of_base for own, of_base in pairs] or [math.inf]))
+
+    return min(names, key=beside_base)

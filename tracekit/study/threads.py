@@ -115,7 +115,7 @@ def _pairs(conditions: list[Condition], runs: StudyRuns) -> list[tuple[str, str]
     names = [condition.name for condition in conditions]
     fixed_names = [name for name in names if name.startswith("fixed:")]
     on_fewer_cpus = [condition.name for condition in conditions if AFFINITY in condition.settings]
-    best = fastest(runs, [name for name in fixed_names if name not in on_fewer_cpus])
+    best = fastest(runs, [name for name in fixed_names if name not in on_fewer_cpus], BASELINE)
     pairs = [(BASELINE, best)]
     pairs += [(old, name) for name in on_fewer_cpus for old in (BASELINE, best)]
     if DYNAMIC in names:
