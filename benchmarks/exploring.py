@@ -33,7 +33,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
     program = [sys.executable, str(SAMPLE), "--steps", str(options.steps)]
-    plain, explored = [], []
+    plain: list[float] = []
+    explored: list[float] = []
     for number in range(options.pairs):
         with tempfile.TemporaryDirectory() as folder:
             record = [*TRACEKIT, "record", "-q", "--explore", "threads", "-o", f"{folder}/run", "--", *program]
