@@ -12,6 +12,7 @@ from tracekit.record.wire import Kind
 from .agent import Agent
 from .patching import Patches
 from .steps import BATCH
+from .tracebacks import worded_without_us
 
 
 class Loading:
@@ -33,6 +34,7 @@ class Loading:
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
         agent.when_imported("loading", "torch.utils.data._utils.fetch", self._hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", self._hook_worker)
+        agent.when_imported("loading", "torch._utils", self._hook_errors)
 
     def off(self) -> None:
         self._patches.undo()
@@ -116,6 +118,9 @@ class Loading:
     def _hook_fetchers(self, module: ModuleType) -> None:
         for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
             self._patches.replace(fetcher, "fetch", self._timed_fetch)
+
+    def _hook_errors(self, module: ModuleType) -> None:
+        self._patches.replace(module.ExceptionWrapper, "__init__", worded_without_us)
 
     def _timed_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent = self._agent

@@ -43,13 +43,24 @@ class SplitRNN:
     def __init__(self) -> None:
         self._patches = Patches()
         self._thread = _Thread()
+        self._vf: ModuleType | None = None  # of which nothing is replaced yet
 
     def install(self, vf: ModuleType) -> None:
-        """Replace the functions of `torch._VF`, once torch is imported. Raises AttributeError or ImportError with a
-        torch that lacks what is needed for it."""
+        """See that calls of this torch can be split, once it is imported. Raises AttributeError or ImportError with one
+        that lacks what is needed for it."""
         from torch.jit import _builtins
 
         _is_watched()
+        for name in _FUNCTIONS:
+            getattr(vf, name)
+        assert _builtins._builtin_ops
+        self._vf = vf
+
+    def _replace(self, vf: ModuleType) -> None:
+        """Replace the functions of `torch._VF`: not before one is to be split, as a warning that torch gives inside one
+        of them names the caller, which is then ours."""
+        from torch.jit import _builtins
+
         for name in _FUNCTIONS:
             self._patches.replace(vf, name, functools.partial(self._splitting, name == "lstm"))
             # TorchScript knows builtins by identity, from a table that it makes of the list when it first needs it.
@@ -61,11 +72,15 @@ class SplitRNN:
 
     def off(self) -> None:
         """Put torch's own functions back."""
+        self._vf = None
         self._patches.undo()
 
     def asked(self, observer: Observer) -> AbstractContextManager[None]:
         """A block in which this thread's first RNN call is split, and the later ones are not. A first call that cannot
         be split runs whole, and the observer is told nothing."""
+        if self._vf is not None:
+            self._replace(self._vf)
+            self._vf = None
         return _Asking(self._thread, observer)
 
     def _splitting(self, is_lstm: bool, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,8 +4,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from traceback import walk_tb
 from types import TracebackType
+from typing import Any
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 
@@ -24,6 +26,18 @@ def hide_our_frames() -> None:
         thread_hook(arguments)
 
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+
+
+def worded_without_us(original: Callable[..., None]) -> Callable[..., None]:
+    """In place of `__init__` of torch's `ExceptionWrapper`, which turns an exception into text in a loader's worker."""
+
+    def __init__(wrapper: Any, exc_info: Any = None, *args: Any, **kwargs: Any) -> None:
+        kind, error, traceback = exc_info or sys.exc_info()
+        if isinstance(error, BaseException):
+            _clean(error)
+        original(wrapper, (kind, error, without_our_frames(traceback)), *args, **kwargs)
+
+    return __init__
 
 
 def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import record
+from recording import plain, record
 
 PROGRAM = """
 import sys, time, torch
@@ -39,3 +39,31 @@ def test_each_batch_names_the_worker_that_made_it(workers: int, order: str, tmp_
         assert batches["worker"].tolist()[:2] == expected[:2] and set(batches["worker"]) == {0, 1}
     else:
         assert batches["worker"].tolist() == expected
+
+
+FAILS = """
+import torch
+
+class Fails(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if index == 5:
+            raise ValueError("no five")
+        return torch.zeros(2)
+
+if __name__ == "__main__":
+    for _ in torch.utils.data.DataLoader(Fails(), num_workers=1):
+        pass
+"""
+
+
+def test_what_fails_in_a_worker_is_worded_as_without_us(tmp_path: Path) -> None:
+    """Torch words it in the worker, with the traceback there; its own lines in the program vary with who is first."""
+    (tmp_path / "program.py").write_text(FAILS)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    without, recorded = plain(command), record(command, tmp_path / "run")
+    inside = "Original Traceback"
+    assert recorded.code == without.returncode == 1
+    assert recorded.err.partition(inside)[2] == without.stderr.partition(inside)[2]
+    assert "no five" in recorded.err and "tracekit" not in recorded.err.partition(inside)[2]

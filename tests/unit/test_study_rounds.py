@@ -19,6 +19,9 @@ class Drawn(StudyRuns):
         super().__init__(Path(), [], lambda text: None)
         self._times, self._noise, self._rng, self._pass = times, noise, np.random.default_rng(seed), pass_time
 
+    def try_alone(self, condition: Condition) -> None:
+        self._pass(1.0)
+
     def measure_round(self, conditions: Sequence[Condition]) -> None:
         for condition in conditions:
             self._pass(1.0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracekit.advice.thread_settings import BY_LAYER, COMMON, in_words, is_by_layer, thread_settings
+from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, in_words, is_by_layer, thread_settings
 from tracekit.analysis.exploration import REST, Exploration, Trial, explore
 from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExploration
 from tracekit.analysis.steps import find_steps
@@ -148,19 +148,20 @@ def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[tuple[int, ...
     """The plan's counts, or one count for everything where the plan gains too little over it; and why there is no gain
     where one only seems to be."""
     now = (measured.current,) * len(plan.choice)
+    kept = measured.kept[measured.counts.index(measured.current)]
+    waited = f"other programs kept the threads from their CPUs for {kept:.1%} of the time"
     if plan.gain_over_fixed[1] >= _LEAST_GAIN and plan.gain[1] >= _LEAST_GAIN:
         choice, gain = plan.choice, plan.gain
     elif plan.gain_of_fixed[1] >= _LEAST_GAIN:
         choice, gain = (plan.fixed,) * len(plan.choice), plan.gain_of_fixed
     else:
-        return now, ""
-    kept = measured.kept[measured.counts.index(measured.current)]
-    if gain[0] > kept:
-        return choice, ""
-    return now, (
-        f"other programs kept the threads from their CPUs for {kept:.1%} of the time, and the {_percent(gain)} that"
-        " another count saved may be no more than that; let it run undisturbed"
-    )
+        return now, f"{waited}; let it run undisturbed" if kept >= MUCH_WAITING else ""
+    if kept >= min(gain[0], MUCH_WAITING):
+        return (
+            now,
+            f"{waited}, and the {_percent(gain)} that another count saved may be their doing; let it run undisturbed",
+        )
+    return choice, ""
 
 
 def _why_none(measured: Exploration, plan: ThreadPlan) -> str:

@@ -9,6 +9,9 @@ from tracekit.analysis.words import shell_line
 COMMON, AFFINITY = "threads.intra_op", "threads.affinity"
 BY_LAYER = {"forward": "threads.layers", "backward": "threads.backward"}  # by direction
 
+# The share of waiting from which on times say as much of the neighbours as of the program: it is about what plans gain.
+MUCH_WAITING = 0.1
+
 Values = Mapping[str, int | str]
 
 

@@ -2,14 +2,13 @@
 
 from typing import cast
 
+from tracekit.advice.thread_settings import MUCH_WAITING
 from tracekit.analysis.report_schema import Advice, Gain, Report, Setting
 from tracekit.analysis.threads import Crowding
 from tracekit.analysis.words import shell_line
 from tracekit.run.reader import Run
 
 SETTING = "threads.intra_op"
-# The share of waiting from which on times say as much of the neighbours as of the program: it is about what plans gain.
-_MUCH_WAITING = 0.1
 
 
 def fewer_threads(run: Run, report: Report) -> Advice:
@@ -92,6 +91,6 @@ def _why_not(report: Report) -> str:
 def _others(report: Report) -> str:
     """That other programs are in the way, where the threads fit and yet wait for longer than any advice is worth."""
     delays = [use.run_delay_share for use in report.threads if use.run_delay_share is not None]
-    if not delays or max(delays) < _MUCH_WAITING:
+    if not delays or max(delays) < MUCH_WAITING:
         return ""
     return f", and yet wait for one {max(delays):.0%} of the time: other programs want them too, so no time is typical"

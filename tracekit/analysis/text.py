@@ -97,7 +97,7 @@ def _long_steps(steps: StepSummary) -> Lines:
     some = "1 step" if steps.long_steps == 1 else f"{steps.long_steps} steps"
     return [
         f"  {some} of more than {LONG_STEP} times the median: {steps.long_share:.0%} of the time of all steps; an"
-        " evaluation, a checkpoint, an epoch's start or a stall"
+        " evaluation, a checkpoint, an epoch's start or a stall (storage, other programs)"
     ]
 
 

@@ -98,8 +98,7 @@ def plan_threads(times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current
             return _NONE
         units = independent(measured.totals(new) / measured.totals(old))
         half = _half_width(1 - measured.draws(new, picks) / measured.draws(old, picks), units, _LEVEL)
-        expected = float(measured.gain(new, old) - optimism)
-        return expected - half, expected, expected + half
+        return _around(float(measured.gain(new, old) - optimism), half)
 
     of_fixed = gain(fixed, now, optimism[0])
     if of_fixed[0] <= 0:
@@ -150,7 +149,7 @@ def as_tried(
         half = _half_width(np.median(ratios[_picks(rng, units, _RESAMPLES)], axis=1), units, _LEVEL)
         expected = float(np.median(ratios))
         untried = (1 - expected) * (1 - planned / seen)
-        return expected + untried - half - abs(untried), expected + untried, expected + untried + half + abs(untried)
+        return _around(expected + untried, half + abs(untried))
 
     now, fixed = old
     over_fixed = gain(fixed)
@@ -247,6 +246,11 @@ def _picks(rng: np.random.Generator, units: tuple[int, float], resamples: int) -
     length = math.ceil(number / free)
     starts = rng.integers(number, size=(resamples, -(-number // length), 1))
     return np.asarray((starts + np.arange(length)) % number).reshape(resamples, -1)[:, :number]
+
+
+def _around(expected: float, half: float) -> Gain:
+    """The interval of a gain, of which there is none above 1."""
+    return expected - half, expected, min(expected + half, 1.0)
 
 
 def _half_width(draws: Matrix, units: tuple[int, float], level: float, tests: int = 1) -> float:

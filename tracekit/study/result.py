@@ -65,15 +65,21 @@ class Study(msgspec.Struct):
         return found
 
 
+def _times(condition: ConditionSummary) -> str:
+    """The interval is left out where so few blocks tell none."""
+    if not condition.blocks:
+        return "was not run"
+    low, high = condition.ci
+    interval = f"  [{low:.4g}, {high:.4g}]" if condition.blocks >= FEWEST_PAIRS else ""
+    return f"{condition.median_ms:9.4g} ms{interval}  in {condition.blocks}"
+
+
 def text_of(study: Study) -> str:
     """The study as lines for a terminal."""
     width = max((len(each.name) for each in study.conditions), default=0)
     lines = [f"STUDY  {study.study} of {shell_line(study.command)}", f"  folder {study.path}", ""]
     lines += ["  median step by condition, its 95 % interval, blocks"]
-    lines += [
-        f"    {each.name:<{width}}  {each.median_ms:9.4g} ms  [{each.ci[0]:.4g}, {each.ci[1]:.4g}]  in {each.blocks}"
-        for each in study.conditions
-    ]
+    lines += [f"    {each.name:<{width}}  {_times(each)}" for each in study.conditions]
     floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
     lines += ["", f"  comparisons; {floor}"]
     for each in study.comparisons:

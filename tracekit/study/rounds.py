@@ -71,7 +71,7 @@ class Rounds:
             level=self._level,
             stopped=self.stopped,
             blocks_ms=self._runs.median_ms,
-            interleaved=self._runs.how(),
+            interleaved=self._runs.how() if self._runs.median_ms else "",
             **found,
         )
         result.save(folder)
@@ -79,6 +79,7 @@ class Rounds:
 
     def run(self, deadline: float) -> None:
         """Measure until all comparisons are settled or the deadline (`time.monotonic`) would be passed."""
+        self._runs.try_alone(self._conditions[self._floor_pair[0]])
         began = time.monotonic()
         looks: list[int] = []  # after so many rounds; planned once, so that no look is taken for what it showed
         for done, order in enumerate(rounds(list(self._conditions), self._seed)):
@@ -93,11 +94,11 @@ class Rounds:
                     return
             if time.monotonic() + each > deadline or done == _MOST_ROUNDS:
                 what = "the time was up" if done < _MOST_ROUNDS else "the most that a study takes"
-                self.stopped = f"{what} after {done} rounds"
+                self.stopped = f"{what} after {done} round{'' if done == 1 else 's'}"
                 if done < _FEWEST_ROUNDS:
                     self.stopped += (
                         f"; at least {_FEWEST_ROUNDS} are needed to decide anything, of about {each:.0f} s each: give a"
-                        f" larger --budget, such as {self._larger_budget(began, each)}s"
+                        f" larger --budget, such as {self._larger_budget(began, each)}s for {_LIKELY_ROUNDS}"
                     )
                 return
             if done >= _FEWEST_ROUNDS:

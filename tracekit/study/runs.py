@@ -78,6 +78,17 @@ class StudyRuns:
         self._learn(run, steps.of(steps.main)["duration_ns"].to_numpy())
         return run
 
+    def try_alone(self, condition: Condition) -> None:
+        """Run the command once, if no run has told yet how long a step is: it counts for nothing else.
+
+        Raises StudyError as `measure_round` does.
+        """
+        if self.alone == StudyRuns.alone and self.turn_s is None:
+            began = time.monotonic()
+            launch = self._launch(condition.name, _LIGHTLY, condition.settings)
+            self._steps(launch, alone(launch))
+            self.seconds.append(time.monotonic() - began)
+
     def measure_round(self, conditions: Sequence[Condition]) -> None:
         """Run the command once under each condition, in turns where that is possible.
 
@@ -112,12 +123,7 @@ class StudyRuns:
         launches = [self._launch(each.name, _LIGHTLY, each.settings) for each in conditions]
         began = time.monotonic()
         if turn_s is None:  # what fails ends the study at once
-            first = self._steps(launches[0], alone(launches[0]))
-            if self.turn_s is not None:  # it told how long a step is, and is no part of the round
-                self.seconds.append(time.monotonic() - began)
-                self.measure_round(conditions)
-                return
-            steps = [first, *(self._steps(launch, alone(launch)) for launch in launches[1:])]
+            steps = [self._steps(launch, alone(launch)) for launch in launches]
         else:
             steps = [self._steps(*both) for both in zip(launches, take_turns(launches, turn_s), strict=True)]
         each_s = (time.monotonic() - began) / len(launches)
