@@ -175,6 +175,15 @@ def test_a_plan_that_saves_nothing_as_a_whole_is_not_advised(tmp_path: Path) -> 
     assert settings == {}
 
 
+def test_what_was_tried_is_advised_though_no_layer_is_certain_by_itself(tmp_path: Path) -> None:
+    """GIVEN layers that show no difference, and counts that together spare 0.4 of 8.5 ms THEN these are advised."""
+    times: Times = {"narrow": {1: 2.0, 2: 2.0}, "wide": {1: 6.0, 2: 6.0}}
+    settings, report = advised(explored(tmp_path / "run", times, plan={"narrow": 1}, beside=-0.4))
+    assert settings["threads.layers.narrow"] == 1
+    gain = report.settings[0].gain
+    assert gain.low <= 0.4 / 8.5 <= gain.high and gain.low > 0
+
+
 def test_a_plan_near_the_one_that_was_tried_is_less_certain(tmp_path: Path) -> None:
     """GIVEN a plan that spares 1.2 ms, and trials without the layer that spares 0.2 of them THEN that is in doubt."""
     times = NARROW_AND_WIDE | {"last": {1: 1.0, 2: 1.2}}

@@ -1,5 +1,7 @@
 """From an exploration to settings: one count, or a count per layer, and what that saves; and guidelines."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, in_words, is_by_layer, thread_settings
@@ -37,12 +39,17 @@ def measured_threads(run: Run, report: Report) -> Advice:
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
     plan = plan_threads(measured.times, calls, costs, measured.current)
-    trial, untried = None, False
-    if plan.is_by_layer():
-        found.candidate = _values(run, measured, plan.choice)
-        trial = _closest_trial(plan, measured, calls, costs)
-        untried = trial is None
-    plan = _as_tried(plan, trial, measured, calls, costs) if trial is not None else plan.given_up()
+    # The one that a plan by layer must beat, even where it is not certain to be better than the current one.
+    best = measured.counts[int(np.nanargmin(np.nanmedian(measured.step_ns, axis=0)))]
+    trial = _closest_trial(plan, best, measured, calls, costs)
+    wanted = replace(plan, fixed=best)
+    if trial is not None and not plan.is_by_layer():  # no layer was certain by itself; as a whole what was tried may be
+        wanted = replace(wanted, choice=trial.choice)
+    if wanted.is_by_layer():
+        found.candidate = _values(run, measured, wanted.choice)
+    untried = wanted.is_by_layer() and trial is None
+    seen = _as_tried(wanted, trial, measured, calls, costs) if trial is not None else wanted.given_up()
+    plan = seen if seen.is_by_layer() else plan.given_up()
     found.guidelines = guidelines(measured, costs)
     return _advice(run, report, found, measured, plan, trial, _UNTRIED if untried else "")
 
@@ -80,20 +87,25 @@ def _advice(
     )
 
 
-def _closest_trial(plan: ThreadPlan, measured: Exploration, calls: Calls, costs: SwitchCosts) -> Trial | None:
-    """Of the counts that were in force together often enough, those that the model sets nearest to the plan."""
+def _closest_trial(
+    plan: ThreadPlan, best: int, measured: Exploration, calls: Calls, costs: SwitchCosts
+) -> Trial | None:
+    """Of the counts that were in force together often enough, those that the model sets nearest to a plan by layer, and
+    without one those that were tried most often."""
     medians = np.nanmedian(measured.times, axis=0)
 
     def cost(choice: tuple[int, ...]) -> float:
         return plan_cost(medians, calls, costs, np.array([measured.counts.index(count) for count in choice]))
 
     planned = cost(plan.choice)
-    beside = measured.step_ns[:, [measured.counts.index(count) for count in (measured.current, plan.fixed)]]
-    often = [
-        trial
-        for trial in measured.trials
-        if np.count_nonzero(~np.isnan(trial.step_ns + beside.sum(axis=1))) >= _FEWEST_TRIALS
-    ]
+    beside = measured.step_ns[:, [measured.counts.index(count) for count in (measured.current, best)]].sum(axis=1)
+
+    def rounds(trial: Trial) -> int:
+        return int(np.count_nonzero(~np.isnan(trial.step_ns + beside)))
+
+    often = [trial for trial in measured.trials if rounds(trial) >= _FEWEST_TRIALS and len(set(trial.choice)) > 1]
+    if not plan.is_by_layer():
+        return max(often, key=rounds, default=None)
     return min(often, key=lambda trial: abs(cost(trial.choice) - planned), default=None)
 
 
