@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-NARROW, WIDE = [16] * 9, [320]
+NARROW, WIDE = [16] * 9, [448]
 
 
 class WidthStack(nn.Module):
