@@ -2,17 +2,19 @@
 
     python benchmarks/threads.py [--json] [--seconds 20] [--only NAME]
 
-Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Then one process runs, in turn and
-in randomised blocks, nothing set (twice: the noise floor), every fixed count, the recommendation, its control (the same
-plan with one count everywhere) and plans drawn at random: the truth, on other blocks than those that it was found on.
-The truth may change: `by_quarter` is what the recommendation, or else the best fixed count, gained in each quarter of
-the blocks. Where these differ by more than the error of the prediction, the machine has changed, not the program.
+Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Taking turns with it, second by
+second, another process runs every fixed count in randomised blocks: the truth of the same minute, which `fixed_loses`
+is about. Then one process runs, in randomised blocks, nothing set (twice: the noise floor), every fixed count, the
+recommendation, its control (the same plan with one count everywhere) and plans drawn at random: the truth on a later
+minute. The truth may change: `by_quarter` is what the recommendation, or else the best fixed count, gained in each
+quarter of the blocks. Where these differ by more than the error of the prediction, the machine has changed, not the
+program. `not_beaten` is the share of the configurations that the recommendation is not slower than by more than the
+floor.
 """
 
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,10 +30,13 @@ from tracekit.analysis.exploration import condition_times
 from tracekit.analysis.report_schema import Report
 from tracekit.analysis.steps import find_steps
 from tracekit.record.machine import counts_here
-from tracekit.run.reader import open_run
+from tracekit.run.reader import Run
 from tracekit.settings.exploration import fixed, switchback
+from tracekit.study.recording import Recording
 from tracekit.study.threads import control
+from tracekit.study.turns import alone, take_turns
 
+TURN_S = 1.0
 PROGRAM = [sys.executable, str(Path(__file__).parent / "_thread_models.py")]
 RANDOM_PLANS = 6
 # Records a command under a switchback, which no command line offers: conditions are read from the first argument.
@@ -46,13 +51,27 @@ sys.exit(outcome.exit_code)
 """
 
 
-def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, dict[str, Any]]:
-    """The report of an explored run, and the settings that it recommends."""
+def explored(name: str, seconds: float, folder: Path) -> Recording:
+    words = [sys.executable, "-m", "tracekit", "record", "-q", "--explore", "threads", "-o", str(folder / "explored")]
     command = [*PROGRAM, name, "--seconds", str(seconds)]
-    record = [sys.executable, "-m", "tracekit", "record", "-q", "--explore", "threads", "-o", str(folder / "explored")]
-    subprocess.run([*record, "--", *command], check=True, stdout=subprocess.DEVNULL)
-    report = analyze(open_run(folder / "explored"))
-    return report, {entry.name: entry.value for entry in settings_entries(report)}
+    return Recording("exploration", [*words, "--", *command], folder / "explored", folder / "explored.out")
+
+
+def under(conditions: list[dict[str, Any]], name: str, seconds: float, run: Path) -> Recording:
+    """One process that runs under these conditions in turn."""
+    command = [*PROGRAM, name, "--seconds", str(seconds)]
+    words = [sys.executable, "-c", RECORDER, json.dumps(switchback(conditions)), str(run), *command]
+    return Recording("switchback", words, run, run.with_suffix(".out"))
+
+
+def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, dict[str, np.ndarray]]:
+    """The report of an explored run, and the step times of the fixed counts while it explored."""
+    both = [
+        explored(name, 2 * seconds, folder),
+        under([fixed(count) for count in counts_here()], name, 2 * seconds, folder / "meanwhile"),
+    ]
+    runs = [each.opened(turns.process.returncode) for each, turns in zip(both, take_turns(both, TURN_S), strict=True)]
+    return analyze(runs[0]), times_of(runs[1])
 
 
 def random_plans(report: Report, counts: list[int]) -> list[dict[str, Any]]:
@@ -70,16 +89,8 @@ def random_plans(report: Report, counts: list[int]) -> list[dict[str, Any]]:
     return plans
 
 
-def measured(name: str, conditions: list[dict[str, Any]], seconds: float, folder: Path) -> dict[str, np.ndarray]:
+def times_of(run: Run) -> dict[str, np.ndarray]:
     """The step times of each condition, ns, by round."""
-    command = [*PROGRAM, name, "--seconds", str(seconds)]
-    explore = json.dumps(switchback(conditions))
-    subprocess.run(
-        [sys.executable, "-c", RECORDER, explore, str(folder / "truth"), *command],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    run = open_run(folder / "truth")
     table = condition_times(run, find_steps(run)).pivot(index="round", columns="name", values="step_ns").dropna()
     return {str(column): table[column].to_numpy() for column in table}
 
@@ -89,25 +100,28 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     counts = counts_here()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        report, settings = recommendation(name, seconds, folder)
+        report, meanwhile = recommendation(name, seconds, folder)
+        settings: dict[str, Any] = {entry.name: entry.value for entry in settings_entries(report)}
         conditions = [{"name": "baseline", "settings": {}}, {"name": "again", "settings": {}}]
         conditions += [fixed(count) for count in counts] + random_plans(report, counts)
         assert report.exploration is not None
         if settings:
             conditions.append({"name": "recommended", "settings": settings})
             conditions.append({"name": "control", "settings": control(settings, report.exploration.current)})
-        times = measured(name, conditions, seconds * len(conditions) / 3, folder)
+        later = under(conditions, name, seconds * len(conditions) / 3, folder / "later")
+        times = times_of(later.opened(alone(later).process.returncode))
     base = times["baseline"]
     saved = {each: Ratio.of(list(values), list(base)) for each, values in times.items()}
     ours = "recommended" if settings else "baseline"
     names = [fixed(count)["name"] for count in counts]
     best = min(names, key=lambda each: saved[each].median)
-    others = [each for each in saved if each not in (ours, "again", "control", *(["baseline"] if not settings else []))]
-    others = [each for each in others if settings or each != fixed(report.exploration.current)["name"]]
-    floor = max(abs(saved["again"].low - 1), abs(saved["again"].high - 1))
-    most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
+    best_then = min(names, key=lambda each: float(np.median(meanwhile[each] / meanwhile[names[0]])))
     advised = settings.get("threads.intra_op", report.exploration.current)
     by_layer = any(each.startswith(("threads.layers", "threads.backward")) for each in settings)
+    same = {ours, "again", "control"} | (set() if by_layer else {fixed(advised)["name"]})
+    others = [each for each in saved if each not in same]
+    floor = max(abs(saved["again"].low - 1), abs(saved["again"].high - 1))
+    most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
     predicted = next((each.gain.expected for each in report.settings), 0.0)
     return {
         "step_ms": float(np.median(base)) / 1e6,
@@ -118,15 +132,22 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "verified_interval": [1 - saved[ours].high, 1 - saved[ours].low],
         "by_quarter": by_quarter(times["recommended" if settings else best] / base),
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
-        "fixed_loses": 0.0 if by_layer else float(np.median(times[ours] / times[best])) - 1,
+        "fixed_loses": loses(meanwhile[fixed(advised)["name"]], meanwhile[best_then], by_layer),
+        "fixed_loses_later": loses(times[ours], times[best], by_layer),
         "advised_count": advised,
         "control": saved["control"].median - 1 if "control" in saved else None,
         "beats": [bool(saved[ours].median < saved[each].median) for each in others],
+        "not_beaten": [bool(saved[ours].median - saved[each].median <= floor) for each in others],
         "floor": floor,
         "truth_gains": {each: 1 - ratio.median for each, ratio in saved.items()},
         "false_advice": bool(settings) and most <= floor and 1 - saved[ours].median <= floor,
         "problem": report.exploration.problem,
     }
+
+
+def loses(ours: np.ndarray, best: np.ndarray, by_layer: bool) -> float:
+    """By how much a fixed count is slower than the best one; a plan by layer is none."""
+    return 0.0 if by_layer else float(np.median(ours / best)) - 1
 
 
 def by_quarter(ratios: np.ndarray) -> list[float]:
@@ -152,14 +173,17 @@ def main() -> None:
         progress(
             f"{name}: {found['step_ms']:.3g} ms, {found['settings']}: predicted {found['predicted']:.1%}, verified"
             f" {found['verified']:.1%}, over the best fixed {found['over_best_fixed']:.1%}, floor {found['floor']:.1%},"
+            f" loses {found['fixed_loses']:.1%} (later {found['fixed_loses_later']:.1%}),"
             f" by quarter {', '.join(f'{gain:.0%}' for gain in found['by_quarter'])}"
         )
     errors = [abs(each["predicted"] - each["verified"]) for each in models.values() if each["settings"] != "none"]
-    beats = [won for each in models.values() for won in each["beats"]]
+    beats, not_beaten = ([won for each in models.values() for won in each[key]] for key in ("beats", "not_beaten"))
     summary = {
         "models": len(models),
         "fixed_loses_most": max(each["fixed_loses"] for each in models.values()),
+        "fixed_loses_most_later": max(each["fixed_loses_later"] for each in models.values()),
         "beats": float(np.mean(beats)),
+        "not_beaten": float(np.mean(not_beaten)),
         "configurations": len(beats),
         "prediction_error_median": float(np.median(errors)) if errors else None,
         "prediction_error_worst": max(errors, default=None),
