@@ -4,12 +4,12 @@
 
 Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Taking turns with it, second by
 second, another process runs every fixed count in randomised blocks: the truth of the same minute, which `fixed_loses`
-is about. Then one process runs, in randomised blocks, nothing set (twice: the noise floor), every fixed count, the
-recommendation, its control (the same plan with one count everywhere) and plans drawn at random: the truth on a later
-minute. The truth may change: `by_quarter` is what the recommendation, or else the best fixed count, gained in each
-quarter of the blocks. Where these differ by more than the error of the prediction, the machine has changed, not the
-program. `not_beaten` is the share of the configurations that the recommendation is not slower than by more than the
-floor.
+and, of a fixed count, the error of the prediction are about. Then one process runs, in randomised blocks, nothing set
+(twice: the noise floor), every fixed count, the recommendation, its control (the same plan with one count everywhere)
+and plans drawn at random: the truth of a later minute. The truth may change: `by_quarter` is what the recommendation,
+or else the best fixed count, gained in each quarter of the blocks. Where these differ by more than the error of the
+prediction, the machine has changed, not the program. `not_beaten` is the share of the configurations that the
+recommendation is not slower than by more than the floor.
 """
 
 import argparse
@@ -117,8 +117,9 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     best = min(names, key=lambda each: saved[each].median)
     best_then = min(names, key=lambda each: float(np.median(meanwhile[each] / meanwhile[names[0]])))
     advised = settings.get("threads.intra_op", report.exploration.current)
+    advised_name, current = fixed(advised)["name"], fixed(report.exploration.current)["name"]
     by_layer = any(each.startswith(("threads.layers", "threads.backward")) for each in settings)
-    same = {ours, "again", "control"} | (set() if by_layer else {fixed(advised)["name"]})
+    same = {ours, "again", "control"} | (set() if by_layer else {advised_name})
     others = [each for each in saved if each not in same]
     floor = max(abs(saved["again"].low - 1), abs(saved["again"].high - 1))
     most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
@@ -129,10 +130,11 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "settings": settings_in_short(settings),
         "predicted": predicted,
         "verified": 1 - saved[ours].median,
+        "verified_meanwhile": None if by_layer else 1 - float(np.median(meanwhile[advised_name] / meanwhile[current])),
         "verified_interval": [1 - saved[ours].high, 1 - saved[ours].low],
         "by_quarter": by_quarter(times["recommended" if settings else best] / base),
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
-        "fixed_loses": loses(meanwhile[fixed(advised)["name"]], meanwhile[best_then], by_layer),
+        "fixed_loses": loses(meanwhile[advised_name], meanwhile[best_then], by_layer),
         "fixed_loses_later": loses(times[ours], times[best], by_layer),
         "advised_count": advised,
         "control": saved["control"].median - 1 if "control" in saved else None,
@@ -176,7 +178,10 @@ def main() -> None:
             f" loses {found['fixed_loses']:.1%} (later {found['fixed_loses_later']:.1%}),"
             f" by quarter {', '.join(f'{gain:.0%}' for gain in found['by_quarter'])}"
         )
-    errors = [abs(each["predicted"] - each["verified"]) for each in models.values() if each["settings"] != "none"]
+    advice = [each for each in models.values() if each["settings"] != "none"]
+    later = [abs(each["predicted"] - each["verified"]) for each in advice]
+    then = [each["verified"] if each["verified_meanwhile"] is None else each["verified_meanwhile"] for each in advice]
+    errors = [abs(each["predicted"] - verified) for each, verified in zip(advice, then, strict=True)]
     beats, not_beaten = ([won for each in models.values() for won in each[key]] for key in ("beats", "not_beaten"))
     summary = {
         "models": len(models),
@@ -187,6 +192,8 @@ def main() -> None:
         "configurations": len(beats),
         "prediction_error_median": float(np.median(errors)) if errors else None,
         "prediction_error_worst": max(errors, default=None),
+        "prediction_error_median_later": float(np.median(later)) if later else None,
+        "prediction_error_worst_later": max(later, default=None),
         "false_advice": [name for name, each in models.items() if each["false_advice"]],
     }
     print(json.dumps({"summary": summary, "models": models}, indent=2) if options.json else summary)

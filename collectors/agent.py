@@ -15,6 +15,7 @@ from tracekit.record.wire import STEPS_OF_A_LOOP, Kind
 
 from . import tracebacks
 from .governor import Governor, cold_ns
+from .loaders import Loaders
 from .naming import Naming
 from .patching import Patches
 from .spool import Spool, threads
@@ -45,6 +46,7 @@ class Agent:
         self.spool = Spool(folder, stem)
         self.governor = Governor(self.session["overhead"], cold_ns(self._typical_hook))
         self.naming = Naming(self)
+        self.loaders = Loaders()
         self.collectors: dict[str, Collector] = {}
         self.before_fork: list[Callable[[], None]] = []
         self.after_fork: list[Callable[[], None]] = []  # in the child

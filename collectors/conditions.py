@@ -8,6 +8,7 @@ from tracekit.settings.inside import REFUSED_PLAN, apply, mismatch
 
 from .agent import Agent
 from .exploration import Exploration
+from .loader_settings import LoaderSettings
 from .patching import Patches, skip_our_frames
 from .thread_counts import Counts, ThreadCounts
 
@@ -26,6 +27,8 @@ class Conditions:
     def install(self, agent: Agent) -> None:
         self._agent = agent
         agent.when_imported("conditions", "torch", self._apply)
+        loaders = LoaderSettings(agent, self._patches)
+        agent.when_imported("conditions", "torch.utils.data.dataloader", loaders.hook_loaders)
         explores = agent.session.get("explore") is not None
         if explores or Counts.of(agent.session["settings"]).is_by_layer():
             self._counts = ThreadCounts(agent)

@@ -1,6 +1,5 @@
-"""Loading: how long the program waits for each batch, and how long a worker takes to make one."""
+"""Loading: how long the program waits for each batch, and who made it."""
 
-import weakref
 from collections.abc import Callable
 from inspect import signature
 from time import perf_counter_ns as clock
@@ -10,40 +9,47 @@ from typing import Any
 from tracekit.record.wire import Kind
 
 from .agent import Agent
+from .fetching import Fetching
 from .patching import Patches
 from .steps import BATCH
 from .tracebacks import worded_without_us
+
+# A batch is searched this deep and this wide for the tensors that it is made of.
+_DEEPEST, _MOST_PARTS = 3, 64
 
 
 class Loading:
     """Times every batch of every DataLoader.
 
-    1. `__next__` of the loader's iterators: one row per batch that the program got, and which worker made it.
-    2. `fetch` of the data set fetchers, in the worker or, without workers, in the program: one row per batch made.
-    3. The loop of a worker process: its role.
+    1. `__init__` of loaders' iterators: which epoch it is, and one row per worker that was started.
+    2. `__next__` of the iterators: one row per batch that the program got, and which worker made it.
+    3. In the workers: `Fetching`.
     """
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._loaders: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._count = 0
         self._epochs: dict[str, int] = {}
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
+        fetching = Fetching(agent, self._patches)
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
-        agent.when_imported("loading", "torch.utils.data._utils.fetch", self._hook_fetchers)
-        agent.when_imported("loading", "torch.utils.data._utils.worker", self._hook_worker)
+        agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
+        agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
         agent.when_imported("loading", "torch._utils", self._hook_errors)
 
     def off(self) -> None:
         self._patches.undo()
+
+    def _hook_errors(self, module: ModuleType) -> None:
+        self._patches.replace(module.ExceptionWrapper, "__init__", worded_without_us)
 
     def _hook_iterators(self, module: ModuleType) -> None:
         self._patches.replace(module._BaseDataLoaderIter, "__init__", self._named_iterator)
         self._patches.replace(module._BaseDataLoaderIter, "_reset", self._new_epoch)
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
         of_workers = module._MultiProcessingDataLoaderIter
+        self._patches.replace(of_workers, "__init__", self._timed_start)
         if "worker_idx" in signature(of_workers._process_data).parameters:  # older versions do not tell
             self._patches.replace(of_workers, "_process_data", self._told_worker)
 
@@ -52,8 +58,25 @@ class Loading:
             iterator._tracekit_worker = -1
             original(iterator, loader, *args, **kwargs)
             try:
-                iterator._tracekit_loader = self._name(loader)
+                iterator._tracekit_loader = self._agent.loaders.name(loader)
                 iterator._tracekit_epoch = self._next_epoch(iterator._tracekit_loader)
+                self._agent.loaders.used(loader)
+            except Exception as error:
+                self._agent.fail("loading", error)
+
+        return __init__
+
+    def _timed_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        spool = self._agent.spool
+
+        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            start = clock()
+            original(iterator, *args, **kwargs)
+            end = clock()
+            try:
+                name = spool.intern(iterator._tracekit_loader)
+                for worker, process in enumerate(iterator._workers):
+                    spool.write(Kind.WORKER, name, start, end, iterator._tracekit_epoch, worker, process.pid)
             except Exception as error:
                 self._agent.fail("loading", error)
 
@@ -65,15 +88,6 @@ class Loading:
             return original(iterator, data, worker_idx)
 
         return _process_data
-
-    def _name(self, loader: Any) -> str:
-        """`loader`, `loader#2`, … in the order in which the program first iterates over them."""
-        key = id(loader)
-        if key not in self._loaders:
-            self._count += 1
-            name = "loader" if self._count == 1 else f"loader#{self._count}"
-            self._loaders[key] = (weakref.ref(loader, lambda _: self._loaders.pop(key, None)), name)
-        return self._loaders[key][1]
 
     def _next_epoch(self, loader: str) -> int:
         epoch = self._epochs.get(loader, -1) + 1
@@ -105,9 +119,8 @@ class Loading:
             try:
                 name = agent.spool.intern(iterator._tracekit_loader)
                 index = iterator._num_yielded - 1
-                agent.spool.write(
-                    Kind.BATCH, name, start, end, iterator._tracekit_epoch, index, iterator._tracekit_worker, -1
-                )
+                worker, size = iterator._tracekit_worker, _bytes_of(batch)
+                agent.spool.write(Kind.BATCH, name, start, end, iterator._tracekit_epoch, index, worker, size)
                 agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)
@@ -115,48 +128,26 @@ class Loading:
 
         return __next__
 
-    def _hook_fetchers(self, module: ModuleType) -> None:
-        for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-            self._patches.replace(fetcher, "fetch", self._timed_fetch)
 
-    def _hook_errors(self, module: ModuleType) -> None:
-        self._patches.replace(module.ExceptionWrapper, "__init__", worded_without_us)
-
-    def _timed_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent = self._agent
-        made = 0
-
-        def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            nonlocal made
-            start = clock()
-            batch = original(fetcher, possibly_batched_index)
-            end = clock()
-            try:
-                agent.spool.write(Kind.FETCH, agent.spool.intern("fetch"), start, end, made, self._worker)
-                agent.governor.spent_ns += clock() - end
-                made += 1
-            except Exception as error:
-                agent.fail("loading", error)
-            return batch
-
-        return fetch
-
-    _worker = -1
-
-    def _hook_worker(self, module: ModuleType) -> None:
-        self._patches.replace(module, "_worker_loop", self._named_worker)
-
-    def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        names = original.__code__.co_varnames[: original.__code__.co_argcount]
-        position = names.index("worker_id")
-
-        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
-            try:
-                worker = kwargs["worker_id"] if "worker_id" in kwargs else args[position]
-                self._worker = worker
-                self._agent.describe(worker=worker)
-            except Exception as error:
-                self._agent.fail("loading", error)
-            return original(*args, **kwargs)
-
-        return _worker_loop
+def _bytes_of(batch: Any) -> int:
+    """The bytes of the tensors in a batch; -1 where it is not made of tensors, lists, tuples and dictionaries alone."""
+    total, parts, level = 0, 0, [batch]
+    for _ in range(_DEEPEST):
+        deeper: list[Any] = []
+        for part in level:
+            kind = type(part)
+            if kind in (list, tuple):
+                deeper += part
+            elif kind is dict:
+                deeper += part.values()
+            elif kind.__module__ == "torch" and kind.__name__ == "Tensor":
+                total += part.nbytes
+            elif kind not in (int, float, bool, str, bytes, type(None)):
+                return -1
+        parts += len(deeper)
+        if not deeper:
+            return total
+        if parts > _MOST_PARTS:
+            return -1
+        level = deeper
+    return -1

@@ -32,8 +32,8 @@ SOURCES = {
     "layer": """
         SELECT process, thread, start_ns, duration_ns, name, direction AS category FROM spans WHERE kind = 'layer'""",
     "fetch": """
-        SELECT process, thread, start_ns, duration_ns, name, 'loading wait' AS category FROM spans WHERE kind =
-        'fetch'""",
+        SELECT process, thread, start_ns, duration_ns, 'batch ' || turn AS name, 'loading wait' AS category
+            FROM fetches""",
     "collective": """
         SELECT process, thread, start_ns, duration_ns, op AS name, 'communication' AS category FROM collectives""",
     "operator": f"""

@@ -33,8 +33,7 @@ def hostile_run(path: Path) -> None:
     worker = Tape(process=1, role="loader worker 0", parent=0, worker=0, thread=7)
     for _ in range(30):
         worker.gap(2)
-        with worker.span("fetch", HOSTILE):
-            worker.gap(3)
+        worker.fetch(3)
     manifest = make_manifest(
         command=["python", HOSTILE],
         condition=HOSTILE,

@@ -112,6 +112,13 @@ class Tape:
         self.gap(wait_ms)
         self.add("batches", start, self.now, loader=loader, epoch=epoch, index=index, worker=worker)
 
+    def fetch(self, ms: float, iteration: int = 0, turn: int = 0, cpu_ms: float = 0.0, samples: int = 1) -> None:
+        """A batch is made."""
+        start = self.now
+        self.gap(ms)
+        cpu_ns = round(cpu_ms * MS)
+        self.add("fetches", start, self.now, iteration=iteration, turn=turn, cpu_ns=cpu_ns, samples=samples)
+
     def collective(self, ms: float, op: str = "all_reduce", is_async: bool = False, size: int = 4096) -> None:
         start = self.now
         self.gap(ms)

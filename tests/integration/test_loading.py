@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from recording import plain, record
 
+from tracekit.analysis.batches import made_batches
+
 PROGRAM = """
 import sys, time, torch
 
@@ -67,3 +69,64 @@ def test_what_fails_in_a_worker_is_worded_as_without_us(tmp_path: Path) -> None:
     assert recorded.code == without.returncode == 1
     assert recorded.err.partition(inside)[2] == without.stderr.partition(inside)[2]
     assert "no five" in recorded.err and "tracekit" not in recorded.err.partition(inside)[2]
+
+
+SLEEPS = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Sleeps(Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        if index % 3 == 0:
+            time.sleep(0.03)
+        else:
+            end = time.thread_time() + 0.03
+            while time.thread_time() < end:
+                pass
+        return torch.zeros(5)
+
+if __name__ == "__main__":
+    workers, persistent, method = int(sys.argv[1]), sys.argv[2] == "persistent", sys.argv[3]
+    def made():
+        return DataLoader(
+            Sleeps(), batch_size=3, num_workers=workers, persistent_workers=persistent,
+            multiprocessing_context=method if workers else None,
+        )
+    loader = made()
+    for epoch in range(2):
+        for batch in loader:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "persistent", "method"),
+    [(0, "", "fork"), (2, "", "fork"), (2, "persistent", "fork"), (2, "", "spawn"), (2, "persistent", "forkserver")],
+)
+def test_what_a_batch_costs_is_known_where_it_is_made(
+    workers: int, persistent: str, method: str, tmp_path: Path
+) -> None:
+    """A third of the samples sleep for 30 ms, the others compute for as long."""
+    (tmp_path / "program.py").write_text(SLEEPS)
+    done = record(
+        [sys.executable, str(tmp_path / "program.py"), str(workers), persistent, method], tmp_path / "run",
+        "--overhead", "10",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    run = done.run
+    batches, samples = run.table("batches"), run.table("samples")
+    made = made_batches(run)
+    assert len(batches) == len(made) == 8 and (batches["bytes"] == 3 * 5 * 4).all()
+    assert (made["samples"] == 3).all() and made["maker"].nunique() == max(1, workers * (1 if persistent else 2))
+    assert made["cpu_ns"].between(55e6, 80e6).all()
+    assert (made["made_ns"] <= made["received_ns"]).all() and (made["made_ns"] >= made["made_start_ns"] + 85e6).all()
+    assert set(samples["index"]) == set(range(12))
+    sleeping = samples["index"] % 3 == 0
+    assert samples["cpu_ns"][sleeping].median() < 10e6 and samples["cpu_ns"][~sleeping].median() > 25e6
+    assert (samples["duration_ns"] > 25e6).all()
+    loader = run.manifest.loaders["loader"]
+    assert (loader.num_workers, loader.batch_size, loader.persistent_workers) == (workers, 3, bool(persistent))
+    assert loader.place == "program.py:20" and (loader.start_method == method or not workers)
+    assert loader.sampler == "SequentialSampler" and not loader.iterable

@@ -15,18 +15,20 @@ NAMES = ["zero", "one\n<b>", "two"]
 OFFSET = 1_000
 # What a record of each kind becomes; the record is (name 1, thread 77, start 10, end 25, a 1, b 2, c 3, d 2, depth 1).
 SPAN = {"name": "one\n<b>", "depth": 1, "step": -1, "layer": 1, "direction": ""}
-ROWS = {
+ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
     Kind.STEP: ("spans", {**SPAN, "kind": "step", "step": 1, "layer": -1}),
     Kind.LAYER: ("spans", {**SPAN, "kind": "layer"}),
     Kind.PHASE: ("spans", {**SPAN, "kind": "phase"}),
     Kind.RANGE: ("spans", {**SPAN, "kind": "range"}),
-    Kind.FETCH: ("spans", {**SPAN, "kind": "fetch"}),
     Kind.BLOCK: ("spans", {**SPAN, "kind": "block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
     Kind.PLAIN_BLOCK: ("spans", {**SPAN, "kind": "plain block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
     Kind.PLANNED: ("spans", {**SPAN, "kind": "planned", "layer": 1, "step": 2, "depth": 3}),
     Kind.PROBE: ("spans", {**SPAN, "kind": "probe"}),
     Kind.SHAPE: ("spans", {**SPAN, "kind": "shape"}),
     Kind.BATCH: ("batches", {"loader": "one\n<b>", "epoch": 1, "index": 2, "worker": 3, "bytes": 2}),
+    Kind.WORKER: ("workers", {"loader": "one\n<b>", "epoch": 1, "worker": 2, "pid": 3}),
+    Kind.FETCH: ("fetches", {"turn": 1, "iteration": 2, "cpu_ns": 3, "delayed_ns": 2, "samples": 1}),
+    Kind.SAMPLE: ("samples", {"turn": 1, "iteration": 2, "index": 3, "cpu_ns": 2}),
     Kind.COLLECTIVE: (
         "collectives",
         {
@@ -59,7 +61,7 @@ def test_each_kind_has_its_table(kind: Kind) -> None:
 
     assert list(made) == [name]
     (row,) = made[name].to_pylist()
-    common = {"process": 5, "thread": 77, "start_ns": 1_010, "duration_ns": 15}
+    common: dict[str, object] = {"process": 5, "thread": 77, "start_ns": 1_010, "duration_ns": 15}
     assert {column: row[column] for column in (*common, *expected)} == {**common, **expected}
 
 

@@ -170,6 +170,40 @@ class ThreadExploration(msgspec.Struct):
     candidate: dict[str, int | str] = {}
 
 
+class LoaderForecast(msgspec.Struct):
+    """The time per batch, ms, that is predicted for some settings of a loader: at least, expected, at most."""
+
+    num_workers: int
+    prefetch_factor: int
+    low_ms: float
+    expected_ms: float
+    high_ms: float
+
+
+class LoaderSummary(msgspec.Struct):
+    """A loader of one process. `wait` is the share of the loop's time that the program waited for it, `split` why, in
+    shares that add up to 1; {} where it did not wait. `readers` batches were being made at once, at most: what is
+    predicted for more rests on how storage of either kind would answer. `error` is by how much the prediction misses
+    the time per batch that the run had.
+    """
+
+    process: int
+    loader: str
+    place: str
+    num_workers: int
+    prefetch_factor: int
+    batches: int
+    epochs: int
+    batch_ms: float
+    wait: float
+    split: dict[str, float]
+    busy: float  # share of their time that the workers made batches
+    readers: int
+    known: float
+    error: float
+    forecasts: list[LoaderForecast] = []
+
+
 class Report(msgspec.Struct):
     """What is known about a run. `advice` says in a sentence why `settings` is what it is.
 
@@ -199,6 +233,7 @@ class Report(msgspec.Struct):
     counters: list[CounterSummary]
     exploration: ThreadExploration | None = None
     holds_for: dict[str, int | str] = {}
+    loaders: list[LoaderSummary] = []
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

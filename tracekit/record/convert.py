@@ -14,7 +14,6 @@ _SPAN_KINDS = {
     Kind.LAYER: "layer",
     Kind.PHASE: "phase",
     Kind.RANGE: "range",
-    Kind.FETCH: "fetch",
     Kind.BLOCK: "block",
     Kind.PLAIN_BLOCK: "plain block",
     Kind.PROBE: "probe",
@@ -101,6 +100,29 @@ def _batch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, objec
     }
 
 
+def _worker(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {
+        "loader": _words(records["name"], words),
+        "epoch": records["a"],
+        "worker": records["b"].astype(np.int32),
+        "pid": records["c"],
+    }
+
+
+def _fetch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {
+        "turn": records["a"],
+        "iteration": records["b"],
+        "cpu_ns": records["c"],
+        "delayed_ns": records["d"],
+        "samples": records["depth"],
+    }
+
+
+def _sample(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {"turn": records["a"], "iteration": records["b"], "index": records["c"], "cpu_ns": records["d"]}
+
+
 def _collective(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
     return {
         "op": _words(records["name"], words),
@@ -116,5 +138,8 @@ def _collective(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, 
 _CONVERTERS: dict[Kind, tuple[str, Callable[[np.ndarray, pa.Array, int], dict[str, object]]]] = {
     **{kind: ("spans", _span(kind)) for kind in _SPAN_KINDS},
     Kind.BATCH: ("batches", _batch),
+    Kind.WORKER: ("workers", _worker),
+    Kind.FETCH: ("fetches", _fetch),
+    Kind.SAMPLE: ("samples", _sample),
     Kind.COLLECTIVE: ("collectives", _collective),
 }

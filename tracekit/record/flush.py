@@ -1,8 +1,10 @@
 """From the spool folder to the run's tables: while recording, at its end, and when salvaging."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tracekit.record import convert
@@ -10,7 +12,7 @@ from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
 from tracekit.record.spools import Spool, SpoolFolder
 from tracekit.record.wire import Kind
-from tracekit.run.manifest import Manifest, Overhead, Torch
+from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
 from tracekit.traces.kineto import TraceError, load_kineto
 
@@ -117,6 +119,7 @@ class Flusher:
             if facts.get("torch") and "worker" not in facts and status.get("steps", 0) > main_loop_steps:
                 main_loop_steps = status.get("steps", 0)
                 manifest.torch = Torch(**facts["torch"])
+                manifest.loaders = _loaders(facts.get("loaders"))
                 shares = status.get("overhead", {})
                 manifest.overhead = Overhead(
                     budget=manifest.overhead.budget,
@@ -124,6 +127,13 @@ class Flusher:
                     program=shares.get("program", 0.0),
                     profiler=shares.get("profiler", 0.0),
                 )
+
+
+def _loaders(facts: Any) -> dict[str, Loader]:
+    """What a process said of its loaders; a program can give them any attribute."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(facts or {}, dict[str, Loader])
+    return {}
 
 
 def _texts(value: Any) -> dict[str, str]:

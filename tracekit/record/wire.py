@@ -36,8 +36,14 @@ class Kind(IntEnum):
     LAYER = 2  # a: layer id; b: 1 when layers inside an RNN were told apart during this call
     PHASE = 3  # name: backward | optimizer; a: which optimizer, or 1 for torch.autograd.grad
     RANGE = 4  # a span that the user named
-    FETCH = 5  # a loader worker made a batch; name: loader; a: batch index; b: worker
+    # A batch was made; a: its turn among those of its iteration; b: the iteration of this process; c: CPU time of the
+    # thread; d: for how long it waited for a CPU, -1 unknown; depth: samples in it, -1 unknown
+    FETCH = 5
     BATCH = 6  # the program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown
+    WORKER = (
+        14  # a loader started a worker, in the time that all of them took; name: loader; a: epoch; b: worker; c: pid
+    )
+    SAMPLE = 15  # a sample was made; a: turn of its batch; b: iteration; c: its index, -1 unknown; d: CPU time
     COLLECTIVE = (
         7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
     )

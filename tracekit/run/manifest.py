@@ -42,6 +42,22 @@ class Torch(msgspec.Struct):
     inter_op: int = 0
 
 
+class Loader(msgspec.Struct):
+    """A DataLoader of the program, when it was last iterated over."""
+
+    place: str = ""  # the file and line that makes it; "" where that was not seen
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    in_order: bool = True
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    batch_size: int | None = None
+    drop_last: bool = False
+    iterable: bool = False
+    sampler: str = ""
+    start_method: str = ""  # of its workers; "" for Python's default
+
+
 class Overhead(msgspec.Struct):
     """What recording cost, as tracekit estimates it itself.
 
@@ -81,6 +97,7 @@ class Manifest(msgspec.Struct):
     supervisor_started: int = 0  # its start in clock ticks since boot: a recycled pid is not the supervisor
     cpu: CPU = msgspec.field(default_factory=CPU)
     torch: Torch | None = None
+    loaders: dict[str, Loader] = {}  # of the process with the most steps
     gpus: list[str] = []
     overhead: Overhead = msgspec.field(default_factory=Overhead)
     profile: str = "auto"

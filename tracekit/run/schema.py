@@ -36,7 +36,7 @@ TABLES: dict[str, pa.Schema] = {
         ("clock_offset_ns", pa.int64()),
         ("clock_drift_ppm", pa.float64()),
     ),
-    # kind: step | layer | phase | range | fetch. `step` is set on explicit steps only, -1 elsewhere: steps are
+    # kind: step | layer | phase | range. `step` is set on explicit steps only, -1 elsewhere: steps are
     # derived when analysing. `layer` numbers the layers of a process. `direction`: forward | backward | "".
     # `watched` marks a call during which the layers inside an nn.LSTM or GRU were told apart: that cost inflates it.
     # A phase named calls is a mark: from there on module calls are recorded (`layer` 1) or left out (0).
@@ -74,15 +74,20 @@ TABLES: dict[str, pa.Schema] = {
         ("worker", pa.int32()),
         ("bytes", pa.int64()),
     ),
-    "samples": _table(
-        ("loader", _NAME),
-        ("batch", pa.int64()),
-        ("index", pa.int64()),
+    # A worker that a loader started; the time is that of starting all of them.
+    "workers": _table(("loader", _NAME), ("epoch", pa.int64()), ("worker", pa.int32()), ("pid", pa.int64())),
+    # A batch made, in a worker or, without workers, in the program. `iteration`: which pass of this process over its
+    # data set; `turn`: the batch's place among those it made in it, the order in which they are delivered too.
+    # `cpu_ns` of the thread; `delayed_ns` it waited for a CPU, -1 where it was not measured.
+    "fetches": _table(
+        ("iteration", pa.int64()),
+        ("turn", pa.int64()),
+        ("samples", pa.int32()),
         ("cpu_ns", pa.int64()),
-        ("blocked_ns", pa.int64()),
-        ("decode_ns", pa.int64()),
-        ("bytes", pa.int64()),
+        ("delayed_ns", pa.int64()),
     ),
+    # A sample of some of these batches; `index` is that in the data set, -1 where it has none.
+    "samples": _table(("iteration", pa.int64()), ("turn", pa.int64()), ("index", pa.int64()), ("cpu_ns", pa.int64())),
     "reads": _table(("path", _NAME), ("offset", pa.int64()), ("bytes", pa.int64())),
     # `ready_ns` is when the data could have been sent; equal to `start_ns` for calls made by the program itself.
     "collectives": _table(

@@ -1,0 +1,168 @@
+"""Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
+
+from collections.abc import Callable, Iterator
+from inspect import signature
+from itertools import pairwise
+from time import perf_counter_ns as clock
+from time import thread_time_ns as cpu_clock
+from types import ModuleType
+from typing import Any
+
+from tracekit.record.wire import Kind
+
+from .agent import Agent
+from .patching import Patches
+from .spool import threads
+
+# Of the budget of recording, for looking at single samples: a look at a thread's CPU time is a system call, 0.2 to 1 us
+# and more than the rest of a sample's record.
+_SHARE_OF_SAMPLES = 0.5
+# The first batches are looked at whatever it costs, so that a run of a few batches knows what its samples take.
+_FIRST_IN_DETAIL = 2
+
+
+class Fetching:
+    """Times `fetch` of the data set fetchers: one row per batch made, and of some batches one row per sample.
+
+    A batch is known by the iteration of this process, which is the pass over the data set that it belongs to, and its
+    turn in it: a worker delivers in the order in which it makes, so the program's batches can be found again.
+    """
+
+    def __init__(self, agent: Agent, patches: Patches) -> None:
+        self._agent, self._patches = agent, patches
+        self._iterations = 0
+        self._began = clock()
+        self._spent_ns = 0
+        self._in_detail = 0
+        agent.after_fork.append(self._start_anew)
+
+    def hook_fetchers(self, module: ModuleType) -> None:
+        for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+            self._patches.replace(fetcher, "fetch", self._timed)
+
+    def hook_worker(self, module: ModuleType) -> None:
+        self._patches.replace(module, "_worker_loop", self._named_worker)
+
+    def _start_anew(self) -> None:
+        self._iterations = self._in_detail = self._spent_ns = 0
+        self._began = clock()
+
+    def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        known = signature(original)
+
+        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self._agent.describe(worker=known.bind(*args, **kwargs).arguments["worker_id"])
+            except Exception as error:
+                self._agent.fail("loading", error)
+            return original(*args, **kwargs)
+
+        return _worker_loop
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        agent = self._agent
+
+        def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
+            entered = clock()
+            samples, delayed = None, -1
+            try:
+                samples = self._samples(fetcher, possibly_batched_index)
+                if samples is not None:
+                    delayed = _delayed()
+            except Exception as error:
+                agent.fail("loading", error)
+            cpu = cpu_clock()
+            start = clock()
+            batch = original(fetcher, possibly_batched_index if samples is None else samples)
+            end = clock()
+            try:
+                cpu = cpu_clock() - cpu
+                iteration, turn = self._place(fetcher)
+                if samples is not None:
+                    delayed = _delayed() - delayed if delayed >= 0 else -1
+                    self._write(samples, iteration, turn)
+                size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
+                agent.spool.write(
+                    Kind.FETCH, agent.spool.intern("fetch"), start, end, turn, iteration, cpu, delayed, size
+                )
+                spent = start - entered + clock() - end
+                agent.governor.spent_ns += spent
+                if samples is not None:
+                    self._spent_ns += spent + len(samples.marks) * samples.mark_ns
+            except Exception as error:
+                agent.fail("loading", error)
+            return batch
+
+        return fetch
+
+    def _place(self, fetcher: Any) -> tuple[int, int]:
+        """Which iteration of this process the fetcher serves, and how many batches it has made before."""
+        iteration, turn = getattr(fetcher, "_tracekit_place", (self._iterations, 0))
+        if turn == 0:
+            self._iterations += 1
+        fetcher._tracekit_place = iteration, turn + 1
+        return iteration, turn
+
+    def _samples(self, fetcher: Any, indices: Any) -> "Samples | None":
+        """What stands in for the indices of a batch whose samples are looked at; None for the others."""
+        if not fetcher.auto_collation or indices is None:
+            return None
+        if self._in_detail >= _FIRST_IN_DETAIL:
+            budget = self._agent.governor.budget * _SHARE_OF_SAMPLES
+            if self._spent_ns > budget * (clock() - self._began):
+                return None
+        if getattr(fetcher.dataset, "__getitems__", None) and type(fetcher).__name__ == "_MapDatasetFetcher":
+            return None  # the data set is asked for all samples at once
+        self._in_detail += 1
+        return Samples(indices)
+
+    def _write(self, samples: "Samples", iteration: int, turn: int) -> None:
+        spool, thread = self._agent.spool, threads.current().tid
+        name = spool.intern("sample")
+        for (_, start, before), (index, end, after) in pairwise(samples.marks):
+            number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
+            spool.note((name, thread, start, end, turn, iteration, number, after - before, 0, 0, Kind.SAMPLE))
+        spool.write_noted()
+
+
+class Samples:
+    """The indices of a batch, which notes when the fetcher comes for the next one: what it did in between is a sample.
+
+    It stands between the fetcher and the sampler's indices, so the data set sees neither it nor any frame of ours.
+    """
+
+    mark_ns = 0  # what a mark costs; measured once
+
+    def __init__(self, indices: Any) -> None:
+        self._indices = indices
+        self.marks: list[tuple[Any, int, int]] = []  # (index that is done, clock, CPU time of the thread)
+        if not Samples.mark_ns:
+            Samples.mark_ns = _cost_of_a_mark()
+
+    def __iter__(self) -> Iterator[Any]:
+        mark = self.marks.append
+        mark((None, clock(), cpu_clock()))
+        for index in self._indices:
+            yield index
+            mark((index, clock(), cpu_clock()))
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+def _cost_of_a_mark() -> int:
+    rounds = 32
+    began = clock()
+    for _ in range(rounds):
+        clock()
+        cpu_clock()
+    return (clock() - began) // rounds
+
+
+def _delayed() -> int:
+    """For how long this thread has waited for a CPU since it began, ns; -1 where the kernel does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return -1

@@ -1,0 +1,85 @@
+"""Loaders: which DataLoader of the program is which, told by where the program makes it."""
+
+import os
+import sys
+import weakref
+from types import FrameType
+from typing import Any
+
+_OURS = os.path.dirname(os.path.abspath(__file__))
+# A place is told by so many calls that lead to it; a loader made in a recursion deeper than that is one with others.
+_DEEPEST = 64
+_ITERABLE = 1  # of torch's `_DatasetKind`
+
+Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
+
+
+class Loaders:
+    """Names loaders `loader`, `loader#2`, … in the order in which the program first comes to the places that make them.
+
+    The same place, with the same calls leading to it, makes the same loader again: one made anew for every epoch keeps
+    its name, in this run and in the next. One that was not seen made is told by itself.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[Place | int, str] = {}
+        self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._facts: dict[str, dict[str, object]] = {}
+
+    def make(self) -> str:
+        """The program is about to make a loader, in a function that called this one. The loader's name."""
+        place = _place(sys._getframe(1))
+        name = self._name_of(place)
+        if place:
+            path, line, _ = place[0]
+            self._facts.setdefault(name, {})["place"] = f"{os.path.basename(path)}:{line}"
+        return name
+
+    def keep(self, loader: Any, name: str) -> None:
+        """The loader that was made has this name."""
+        key = id(loader)
+        self._made[key] = (weakref.ref(loader, lambda _: self._made.pop(key, None)), name)
+
+    def name(self, loader: Any) -> str:
+        if id(loader) not in self._made:
+            self.keep(loader, self._name_of(id(loader)))
+        return self._made[id(loader)][1]
+
+    def names(self) -> set[str]:
+        """The names of all that were made."""
+        return set(self._names.values())
+
+    def used(self, loader: Any) -> None:
+        """The program iterates over a loader: what its settings are now."""
+        context = loader.multiprocessing_context
+        self._facts.setdefault(self.name(loader), {}).update(
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            in_order=getattr(loader, "in_order", True),
+            pin_memory=bool(loader.pin_memory),
+            persistent_workers=bool(loader.persistent_workers),
+            batch_size=loader.batch_size,
+            drop_last=bool(loader.drop_last),
+            iterable=loader._dataset_kind == _ITERABLE,
+            sampler=type(loader.sampler).__name__,
+            start_method=context.get_start_method() if context is not None else "",
+        )
+
+    def facts(self) -> dict[str, object]:
+        return {"loaders": self._facts}
+
+    def _name_of(self, place: Place | int) -> str:
+        number = len(self._names) + 1
+        return self._names.setdefault(place, "loader" if number == 1 else f"loader#{number}")
+
+
+def _place(frame: FrameType | None) -> Place:
+    """The calls that led here, innermost first, less torch's and ours."""
+    torch = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or ""))
+    calls: list[tuple[str, int, int]] = []
+    while frame is not None and len(calls) < _DEEPEST:
+        path = frame.f_code.co_filename
+        if not path.startswith((torch + os.sep, _OURS + os.sep)):
+            calls.append((path, frame.f_lineno, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(calls)

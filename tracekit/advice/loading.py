@@ -1,0 +1,171 @@
+"""Loading: how many workers, how many batches ahead, for each loader of the program."""
+
+from dataclasses import asdict
+
+import numpy as np
+
+from tracekit.analysis.loading import LoaderCosts, loader_costs
+from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
+from tracekit.analysis.steps import find_steps
+from tracekit.analysis.words import shell_line
+from tracekit.models.loading import Forecast, Forecasts, forecasts, split
+from tracekit.run.reader import Run
+
+# A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
+AS_GOOD = 0.01
+# Where the CPUs are busy for this share of the time, no number of workers finds more of them.
+_FULL = 0.9
+_MS = 1e3
+
+
+def loader_settings(run: Run, report: Report) -> Advice:
+    """Recommend `num_workers` and `prefetch_factor` of each loader, and say why the program waits for it.
+
+    The smallest setting is recommended that is within 1 % of the best one predicted, where even the least that is
+    predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split`.
+    """
+    steps = find_steps(run)
+    settings: list[Setting] = []
+    whys: list[str] = []
+    for costs in loader_costs(run, steps):
+        if costs.known == 0:
+            continue
+        window = steps.window(costs.process)
+        loop = (window[1] - window[0]) / 1e9 if window else 0.0
+        predicted = forecasts(costs, [costs.settings.num_workers] if costs.settings.iterable else None)
+        summary = _summary(costs, predicted, loop)
+        report.loaders.append(summary)
+        if summary.split:
+            report.findings.append(_finding(summary))
+        if costs.process == report.steps.process:
+            made, why = _advise(report, costs, summary, predicted, loop)
+            settings += made
+            whys.append(why)
+    return Advice(settings, " ".join(whys))
+
+
+def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float) -> LoaderSummary:
+    why = split(costs)
+    whole = max(loop, float((costs.wait + costs.gap).sum()))
+    making = float((costs.blocked + costs.cpu).sum())
+    workers = max(costs.settings.num_workers, 1)
+    return LoaderSummary(
+        process=costs.process,
+        loader=costs.loader,
+        place=costs.settings.place,
+        num_workers=costs.settings.num_workers,
+        prefetch_factor=costs.settings.prefetch_factor or 0,
+        batches=len(costs),
+        epochs=int(costs.first.sum()),
+        batch_ms=predicted.measured * _MS,
+        wait=float(costs.wait.sum()) / whole if whole else 0.0,
+        split=asdict(why) if why else {},
+        busy=min(making / (workers * whole), 1.0) if whole else 0.0,
+        readers=costs.readers,
+        known=costs.known,
+        error=predicted.error,
+        forecasts=[
+            LoaderForecast(
+                each.settings.workers,
+                each.settings.prefetch if each.settings.workers else 0,
+                each.low * _MS,
+                each.expected * _MS,
+                each.high * _MS,
+            )
+            for each in predicted.grid
+        ],
+    )
+
+
+def _finding(summary: LoaderSummary) -> Finding:
+    first = max(summary.split, key=lambda name: summary.split[name])
+    title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
+    evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, **summary.split}
+    return Finding("loading.split", title, evidence)
+
+
+_WORDS = {
+    "storage": "storage",
+    "cpu": "the workers' computing",
+    "transfer": "the transfer of batches",
+    "consumer": "CPUs that the program itself keeps busy",
+    "order": "batches that are due before others that are there",
+    "startup": "workers to start",
+}
+
+
+def _advise(
+    report: Report, costs: LoaderCosts, summary: LoaderSummary, predicted: Forecasts, loop: float
+) -> tuple[list[Setting], str]:
+    """The settings of one loader, and why there are these or none."""
+    name = costs.loader
+    if costs.settings.iterable:
+        return (
+            [],
+            f"{name} reads an iterable data set: other workers would share it out differently, so none is advised.",
+        )
+    best = min(each.expected for each in predicted.grid)
+    good = [each for each in predicted.grid if each.expected <= best * (1 + AS_GOOD)]
+    chosen = min(good, key=lambda each: (each.settings.workers, each.settings.prefetch))
+    if predicted.current.expected <= best * (1 + AS_GOOD):
+        return [], _why_nothing_helps(costs, summary, predicted)
+    share = min(float((costs.wait + costs.gap).sum()) / loop, 1.0) if loop else 1.0
+    gain = _gain(predicted, chosen, share)
+    what = _in_words(chosen)
+    if gain.low <= 0:
+        return [], (
+            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {_in_words(predicted.current)}"
+            " does not tell."
+        )
+    place = summary.place or "place not seen"
+    why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
+    if chosen.settings.workers > costs.readers:
+        why += f"; no more than {costs.readers} batches were being made at once, so the gain depends on the storage"
+    apply = shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command])
+    recommended: dict[str, tuple[int | None, int]] = {
+        "num_workers": (costs.settings.num_workers, chosen.settings.workers)
+    }
+    if chosen.settings.workers:
+        recommended["prefetch_factor"] = costs.settings.prefetch_factor, chosen.settings.prefetch
+    settings = [
+        Setting(
+            name=f"loader.{name}.{key}",
+            current=old,
+            recommended=new,
+            gain=gain,
+            basis="model",
+            effect="augmentation" if key == "num_workers" else "identical",
+            why=why,
+            apply=apply,
+        )
+        for key, (old, new) in recommended.items()
+        if old != new
+    ]
+    return settings, f"{name} with {what}."
+
+
+def _gain(predicted: Forecasts, chosen: Forecast, share: float) -> Gain:
+    """The share of the step that is saved: the range of what storage may do, widened by what the replay misses."""
+    now = predicted.current.expected
+    low, expected, high = (share * (1 - time / now) for time in (chosen.high, chosen.expected, chosen.low))
+    return Gain(float(low - predicted.error), float(expected), float(np.minimum(high + predicted.error, 1.0)))
+
+
+def _in_words(forecast: Forecast) -> str:
+    settings = forecast.settings
+    if not settings.workers:
+        return "no workers"
+    workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
+    return f"{workers} of {settings.prefetch} {'batch' if settings.prefetch == 1 else 'batches'} ahead"
+
+
+def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary, predicted: Forecasts) -> str:
+    busy = float(costs.cpu.sum() + costs.consume.sum() * costs.consumer_cpus)
+    full = busy / (costs.cpus * predicted.measured * len(costs))
+    if full > _FULL and summary.wait > AS_GOOD:
+        return (
+            f"{costs.loader}: no number of workers helps, the CPUs are full ({full:.0%}): decode once and keep the"
+            " result, or use cheaper transforms."
+        )
+    now = _in_words(predicted.current)
+    return f"{costs.loader}: {now} are as good as any; the program waits {summary.wait:.0%} of the time."

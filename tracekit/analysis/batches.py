@@ -1,0 +1,72 @@
+"""Batches: when the program asked for each and had it, and who made it, when, at what cost.
+
+The program's rows and the workers' are told apart by process. They are put together by two facts: the program noted the
+pid of each worker that it started, and a worker delivers its batches in the order in which it makes them.
+"""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.run.reader import Run
+
+_MADE = ["maker", "made_start_ns", "made_ns", "cpu_ns", "delayed_ns", "samples", "iteration", "turn"]
+
+
+def made_batches(run: Run) -> pd.DataFrame:
+    """One row per batch that a program got, by process, loader, epoch and index: `asked_ns`, `received_ns`, `worker`
+    (-1: the program itself), `bytes`; and how it was made: by which process (`maker`), from `made_start_ns` to
+    `made_ns`, `cpu_ns`, `delayed_ns` (waiting for a CPU; -1 where not measured), `samples`, `iteration`, `turn`. Where
+    that is not known, `maker` is -1 and the times are 0.
+    """
+    batches = run.sql(
+        "SELECT process, thread, loader, epoch, index, worker, bytes, start_ns AS asked_ns, "
+        "start_ns + duration_ns AS received_ns FROM batches ORDER BY process, loader, epoch, index"
+    )
+    fetches = run.sql(
+        "SELECT process AS maker, thread, iteration, turn, samples, cpu_ns, delayed_ns, start_ns AS made_start_ns, "
+        "start_ns + duration_ns AS made_ns FROM fetches"
+    )
+    by_worker = batches["worker"] >= 0
+    found = pd.concat([_by_workers(run, batches[by_worker], fetches), _by_itself(batches[~by_worker], fetches)])
+    found = found.sort_values(["process", "loader", "epoch", "index"], ignore_index=True)
+    # What was made after it was had is another's: iterators of one name that were under way at once.
+    known = found["maker"].notna() & (found["made_ns"] <= found["received_ns"])
+    found.loc[~known, _MADE] = np.nan
+    found["maker"] = found["maker"].fillna(-1)
+    return found.fillna(dict.fromkeys(_MADE, 0)).astype(dict.fromkeys(_MADE, np.int64))
+
+
+def _by_workers(run: Run, batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
+    workers = _workers(run)
+    per_worker = ["process", "loader", "epoch", "worker"]
+    batches = batches.assign(turn=batches.groupby(per_worker).cumcount())
+    fetches = fetches.drop(columns="thread").merge(workers, on="maker")
+    # Workers that persist go on to the next epoch of their loader.
+    fetches["epoch"] = fetches["first_epoch"] + fetches["iteration"]
+    fetches = fetches.drop(columns="first_epoch").drop_duplicates([*per_worker, "turn"])
+    return batches.merge(fetches, on=[*per_worker, "turn"], how="left")
+
+
+def _workers(run: Run) -> pd.DataFrame:
+    """The process (`maker`) of every worker that a loader started: `process`, `loader`, `first_epoch`, `worker`."""
+    started = run.sql(
+        "SELECT process, loader, epoch AS first_epoch, worker, pid, start_ns + duration_ns AS ready_ns FROM workers"
+    )
+    alive = run.sql("SELECT process AS maker, pid, start_ns FROM processes WHERE worker >= 0")
+    pairs = started.merge(alive, on="pid")
+    pairs["apart"] = (pairs["ready_ns"] - pairs["start_ns"]).abs()  # of several with a recycled pid, the one of then
+    pairs = pairs.sort_values("apart").drop_duplicates("maker").drop_duplicates(["pid", "ready_ns"])
+    return pairs[["maker", "process", "loader", "first_epoch", "worker"]]
+
+
+def _by_itself(batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
+    """A program without workers makes a batch while it waits for it."""
+    batches = batches.sort_values("asked_ns")
+    fetches = fetches.sort_values("made_start_ns").rename(columns={"maker": "process"})
+    fetches["maker"] = fetches["process"]
+    found = pd.merge_asof(
+        fetches, batches, left_on="made_start_ns", right_on="asked_ns", by=["process", "thread"], direction="backward"
+    )
+    found = found[found["made_ns"] <= found["received_ns"]].drop_duplicates(["process", "asked_ns"], keep="last")
+    keys = ["process", "thread", "asked_ns"]
+    return batches.merge(found[[*keys, *_MADE]], on=keys, how="left")

@@ -1,0 +1,196 @@
+"""Loading: what the batches of each loader cost where they are made and where they are used, without waiting for each
+other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracekit.analysis.batches import made_batches
+from tracekit.analysis.counters import Increases
+from tracekit.analysis.steps import Steps
+from tracekit.run.manifest import Loader
+from tracekit.run.reader import Run
+
+Seconds = NDArray[np.float64]
+
+_NS = 1e9
+# As many batches as these were being made at once for at least this share of the time in which any was.
+_SEEN_SHARE = 0.05
+# A worker that is through with a batch so long before it is asked for has sent it too.
+_SENT_S = 0.005
+_FEWEST_READY = 3
+
+
+@dataclass(frozen=True)
+class LoaderCosts:
+    """The batches of one loader of one process, B of them in the order in which the program got them, in seconds.
+
+    `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
+    `consume` the same less the waiting for a CPU. In the worker, `blocked`
+    went by without the CPU being wanted (storage, locks, sleep), `cpu` on it. `receive` is what a batch that is there
+    takes to be taken. `first` marks those that an epoch began with; `start` is what starting one worker took.
+    `readers` were being made at once, at most. `known` is the share of the batches whose making was seen.
+    """
+
+    process: int
+    loader: str
+    settings: Loader
+    wait: Seconds
+    gap: Seconds
+    blocked: Seconds
+    cpu: Seconds
+    receive: Seconds
+    consume: Seconds
+    first: NDArray[np.bool_]
+    start: float
+    readers: int
+    cpus: float
+    consumer_cpus: float
+    batch_bytes: int
+    known: float
+
+    def __len__(self) -> int:
+        return len(self.wait)
+
+
+def loader_costs(run: Run, steps: Steps) -> list[LoaderCosts]:
+    """What each loader's batches cost, by process and loader; of loaders that were iterated over."""
+    batches = made_batches(run)
+    crowding = Crowding.of(run, steps)
+    return [
+        _costs(run, crowding, int(process), str(loader), part.sort_values("asked_ns"))
+        for (process, loader), part in batches.groupby(["process", "loader"], sort=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """How the main loops shared the CPUs: `delayed` is the share of its running time that the thread of the loop waited
+    for a CPU, `busy` the CPU time of a process per ns; by process.
+    """
+
+    delayed: dict[int, float]
+    busy: dict[int, float]
+
+    @classmethod
+    def of(cls, run: Run, steps: Steps) -> "Crowding":
+        increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
+        delayed, busy = {}, {}
+        for process in {int(process) for process in steps.frame["process"].unique()}:
+            window = steps.window(process)
+            if window is None:
+                continue
+            waited, ran, whole = (
+                increases.rate(process, name, window)
+                for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
+            )
+            delayed[process] = waited / (waited + ran) if waited + ran > 0 else 0.0
+            busy[process] = whole if whole == whole else 1.0
+        return cls(delayed, busy)
+
+
+def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.DataFrame) -> LoaderCosts:
+    asked, received = (batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "received_ns"))
+    known = batches["maker"].to_numpy() >= 0
+    made_for = (batches["made_ns"] - batches["made_start_ns"]).to_numpy(dtype=np.float64)
+    cpu = np.minimum(batches["cpu_ns"].to_numpy(dtype=np.float64), made_for)
+    waited = made_for - cpu
+    blocked = waited - _delayed(batches, waited)
+    epoch = batches["epoch"].to_numpy()
+    first = np.append(True, epoch[1:] != epoch[:-1])
+    itself = (batches["worker"] < 0).to_numpy()
+    wait = (received - asked) / _NS
+    late = np.where(known & ~itself, (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS, np.nan)
+    receive = np.where(itself, 0.0, _receive(wait, late))
+    # What a worker does for a batch beyond making it (turning it into bytes, sending them) shows where the program
+    # waits for it.
+    sending = wait + late - receive
+    cpu = cpu / _NS + (float(np.nanmedian(sending[late < 0])) if (late < 0).any() else 0.0) * ~itself
+    gap = np.append(asked[1:] - received[:-1], 0) / _NS
+    last = np.append(first[1:], True)
+    gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
+    consume = gap * (1 - crowding.delayed.get(process, 0.0))
+    settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
+    cpu_info = run.manifest.cpu
+    cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
+    cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
+    size = batches["bytes"].to_numpy()
+    return LoaderCosts(
+        process=process,
+        loader=loader,
+        settings=settings,
+        wait=wait,
+        gap=gap,
+        blocked=_filled(np.maximum(blocked, 0) / _NS, known),
+        cpu=_filled(cpu, known),
+        receive=receive,
+        consume=consume,
+        first=first,
+        start=_start(run, process, loader),
+        readers=_most_at_once(batches[known]),
+        cpus=cpus,
+        consumer_cpus=_consumer_cpus(crowding.busy.get(process, 1.0), cpu[itself].sum(), wait, gap, consume, cpus),
+        batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
+        known=float(known.mean()),
+    )
+
+
+def _delayed(batches: pd.DataFrame, waited: Seconds) -> Seconds:
+    """For how long each batch waited for a CPU, ns: of what was neither on a CPU nor measured, the same share as of the
+    batches that were looked at."""
+    delayed = batches["delayed_ns"].to_numpy(dtype=np.float64)
+    measured = (delayed >= 0) & (batches["maker"].to_numpy() >= 0)
+    whole = waited[measured].sum()
+    share = min(delayed[measured].sum() / whole, 1.0) if whole > 0 else 0.0
+    return np.where(measured, np.minimum(delayed, waited), share * waited)
+
+
+def _receive(wait: Seconds, late: Seconds) -> float:
+    """What taking a batch takes, from those that had been ready for a while; else half of what the others took once
+    they were made."""
+    ready = wait[late > _SENT_S]
+    if len(ready) >= _FEWEST_READY:
+        return float(np.median(ready))
+    after = (wait + late)[late < 0]
+    return float(np.median(after)) / 2 if len(after) else 0.0
+
+
+def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:
+    """What is not known is taken to be like what is known around it."""
+    if known.all() or not known.any():
+        return np.where(known, values, 0.0)
+    at = np.arange(len(values))
+    return np.where(known, values, np.interp(at, at[known], values[known]))
+
+
+def _start(run: Run, process: int, loader: str) -> float:
+    rows = run.sql(
+        "SELECT max(duration_ns) / count(*) AS each FROM workers WHERE process = ? AND loader = ? GROUP BY epoch",
+        [process, loader],
+    )
+    return float(rows["each"].median()) / _NS if len(rows) else 0.0
+
+
+def _most_at_once(batches: pd.DataFrame) -> int:
+    """How many batches were being made at once for a noticeable share of the time."""
+    starts, ends = (batches[name].to_numpy(dtype=np.int64) for name in ("made_start_ns", "made_ns"))
+    times = np.concatenate([starts, ends])
+    change = np.concatenate([np.ones(len(starts), dtype=np.int64), -np.ones(len(ends), dtype=np.int64)])
+    order = np.lexsort((change, times))
+    level, length = np.cumsum(change[order])[:-1], np.diff(times[order])
+    busy = length[level > 0].sum()
+    for count in range(int(level.max(initial=0)), 1, -1):
+        if length[level >= count].sum() >= _SEEN_SHARE * busy:
+            return count
+    return 1
+
+
+def _consumer_cpus(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
+    """How many CPUs the program keeps busy while it computes."""
+    whole, computing = wait.sum() + gap.sum(), consume.sum()
+    if computing <= 0:
+        return 0.0
+    return float(np.clip((busy * whole - own_cpu / _NS) / computing, 0.0, cpus))
