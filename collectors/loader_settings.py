@@ -62,6 +62,8 @@ class LoaderSettings:
             arguments.update(_OF_WORKERS)
 
     def _say_what_was_not_met(self) -> None:
+        if not self._agent.governor.steps:
+            return  # a launcher, or a worker: loaders are not its business
         for name in self._settings.keys() - self._agent.loaders.names():
             self._agent.note_missing(f"settings of {name}", "the program made no such loader")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.study.matched import COLD_STEPS, RunSteps, typical_steps_ns
+from tracekit.study.matched import COLD_STEPS, RunSteps, mean_step_ns, typical_steps_ns
 
 
 def steps(starts: list[int], length: int, stops: list[tuple[int, int]]) -> RunSteps:
@@ -80,3 +80,11 @@ def test_runs_with_few_turns_or_alone_give_their_own_median() -> None:
     runs = taking_turns([1_000_000, 2_000_000], 3, np.ones(3))
     assert typical_steps_ns(runs) == [1e6, 2e6]
     assert typical_steps_ns([steps([0, 10, 20, 30], 7, [])]) == [7.0]
+
+
+def test_the_mean_step_counts_what_every_tenth_step_waits_for() -> None:
+    """GIVEN nine steps of 1 ms after each of 11 ms THEN a step takes 2 ms, which no median tells."""
+    durations = np.array([11, *[1] * 9] * 8, dtype=np.int64)
+    starts = np.cumsum(durations) - durations
+    assert mean_step_ns(RunSteps(starts, durations, [])) == pytest.approx(2.0)
+    assert mean_step_ns(RunSteps(80 + starts, durations, [])) == pytest.approx(3.0)  # it waited for the first batch

@@ -1,6 +1,8 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import Forecast, Forecasts, forecasts, split
 from tracekit.run.reader import Run
+from tracekit.settings.catalogue import find
 
 # A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
 AS_GOOD = 0.01
@@ -121,27 +124,32 @@ def _advise(
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
     if chosen.settings.workers > costs.readers:
         why += f"; no more than {costs.readers} batches were being made at once, so the gain depends on the storage"
-    apply = shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command])
-    recommended: dict[str, tuple[int | None, int]] = {
-        "num_workers": (costs.settings.num_workers, chosen.settings.workers)
-    }
+    values = {f"loader.{name}.num_workers": chosen.settings.workers}
     if chosen.settings.workers:
-        recommended["prefetch_factor"] = costs.settings.prefetch_factor, chosen.settings.prefetch
-    settings = [
-        Setting(
-            name=f"loader.{name}.{key}",
-            current=old,
-            recommended=new,
-            gain=gain,
-            basis="model",
-            effect="augmentation" if key == "num_workers" else "identical",
-            why=why,
-            apply=apply,
-        )
-        for key, (old, new) in recommended.items()
-        if old != new
-    ]
+        values[f"loader.{name}.prefetch_factor"] = chosen.settings.prefetch
+    apply = [f"{report.path}/settings.toml", "--", *report.command]
+    settings = settings_of(summary, values, gain, "model", why, apply)
     return settings, f"{name} with {what}."
+
+
+def settings_of(
+    loader: LoaderSummary,
+    values: Mapping[str, int],
+    gain: Gain,
+    basis: Literal["measured", "model"],
+    why: str,
+    apply: list[str],
+) -> list[Setting]:
+    """Those of the values that differ from what the loader has; they have one gain together. `apply`: the command."""
+    now = {"num_workers": loader.num_workers, "prefetch_factor": loader.prefetch_factor or None}
+    found = []
+    for name, value in values.items():
+        kind = find(name)
+        current = now[name.rpartition(".")[2]]
+        if kind is not None and value != current:
+            line = shell_line(["tracekit", "apply", *apply])
+            found.append(Setting(name, current, value, gain, basis, kind.effect, why, line))
+    return found
 
 
 def _gain(predicted: Forecasts, chosen: Forecast, share: float) -> Gain:

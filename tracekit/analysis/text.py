@@ -42,6 +42,7 @@ def text_report(report: Report) -> str:
         _steps(report),
         _layers(report),
         _operators(report),
+        _loaders(report),
         _threads(report),
         _counters(report),
         _missing(report),
@@ -132,6 +133,31 @@ def _operators(report: Report) -> Lines:
     ]
     head = ["operator", "calls", "total", "self", "share"]
     return ["OPERATORS  in the profiled steps", *_table(head, rows), *_more(report.operator_count)]
+
+
+def _loaders(report: Report) -> Lines:
+    if not report.loaders:
+        return []
+    rows = [
+        (
+            shortened(f"{each.loader} ({visible(each.place) or '?'})", _NAME - 8),
+            f"{each.num_workers} x {each.prefetch_factor}" if each.num_workers else "none",
+            str(each.batches),
+            _ms(each.batch_ms),
+            _percent(each.wait),
+            _percent(each.busy),
+            ", ".join(f"{name} {share:.0%}" for name, share in _largest(each.split)),
+        )
+        for each in report.loaders[:_ROWS]
+    ]
+    head = ["loader", "workers", "batches", "each", "waited", "busy", "for"]
+    return ["LOADERS  what the program waited for", *_table(head, rows), *_more(len(report.loaders))]
+
+
+def _largest(split: dict[str, float]) -> list[tuple[str, float]]:
+    """The two largest shares of some size."""
+    ranked = sorted(split.items(), key=lambda share: -share[1])
+    return [(name, share) for name, share in ranked[:2] if share >= 0.01]
 
 
 def _threads(report: Report) -> Lines:

@@ -1,10 +1,26 @@
 """`tracekit study`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from tracekit.cli.options import budget_option, end_on_signals, narrator, program_of, study_folder
+
+
+def _options(study: Callable[..., None]) -> Callable[..., None]:
+    """The options that every study has."""
+    for option in (
+        click.argument("command", nargs=-1, type=click.UNPROCESSED),
+        click.option("-q", "--quiet", is_flag=True, help="No progress."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text."),
+        budget_option,
+        click.option(
+            "-o", "--output", type=click.Path(path_type=Path), help="Folder to make (default: one in tracekit-runs)."
+        ),
+    ):
+        study = option(study)
+    return study
 
 
 @click.group()
@@ -13,11 +29,7 @@ def command() -> None:
 
 
 @command.command(context_settings={"allow_interspersed_args": False})
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to make (default: one in tracekit-runs).")
-@budget_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@_options
 def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, command: tuple[str, ...]) -> None:
     """Find the thread counts that make COMMAND fastest, and prove it.
 
@@ -39,4 +51,28 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     folder = output or study_folder(program)
     end_on_signals()
     study = study_threads(program, folder, counts, layouts_here, budget, narrator(quiet))
+    click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
+
+
+@command.command(context_settings={"allow_interspersed_args": False})
+@_options
+def loading(output: Path | None, budget: float, as_json: bool, quiet: bool, command: tuple[str, ...]) -> None:
+    """Find the workers and the prefetch factor that make COMMAND wait least for its data, and prove it.
+
+    One run is recorded; then nothing set and the settings that are best if its storage answers more readers as fast as
+    few, or no faster, are run in turn, until the verdicts are settled or --budget is spent. It is about the loader that
+    is waited for most.
+
+    \b
+        tracekit study loading --budget 5m -- python samples/image_loading.py
+    """
+    from tracekit.record.launch import find_program
+    from tracekit.study.loading import study_loading
+    from tracekit.study.result import text_of
+
+    program = program_of(command, "study loading")
+    find_program(program)
+    folder = output or study_folder(program)
+    end_on_signals()
+    study = study_loading(program, folder, budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)

@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 from tracekit.errors import TracekitError
 
 Value = int | float | bool | str
+Effect = Literal["identical", "order", "augmentation", "numerics"]
 
 
 class SettingsError(TracekitError):
@@ -25,7 +27,7 @@ class Kind:
     name: str
     type: type[Value]
     meaning: str
-    effect: str
+    effect: Effect
     low: float = -math.inf
     high: float = math.inf
     applicable: bool = False

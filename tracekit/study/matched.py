@@ -25,11 +25,13 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RunSteps:
-    """The steps of one run, in order, and the stops between its turns, each from and to; ns, on one clock."""
+    """The steps of one run, in order, the stops between its turns, each from and to, and when its loop began, with the
+    wait for its first batch; ns, on one clock."""
 
     starts_ns: Times
     durations_ns: Times
     stops: Sequence[tuple[int, int]]
+    began_ns: int = 0
 
     def undisturbed(self) -> NDArray[np.bool_]:
         """Which steps no stop falls into, and are not the first after one."""
@@ -60,3 +62,9 @@ def typical_steps_ns(runs: Sequence[RunSteps]) -> list[float]:
     logs = np.log(common.to_numpy())
     settled = len(drop_warm_up(np.exp(logs.mean(axis=1))))
     return [float(mean) for mean in np.exp(logs[-settled:].mean(axis=0))]
+
+
+def mean_step_ns(run: RunSteps) -> float:
+    """The time per step of a whole loop, in a run that was alone: workers deliver batches in bursts, and what a loader
+    makes the program wait for may come with the first step of an epoch or with every tenth."""
+    return (int(run.starts_ns[-1] + run.durations_ns[-1]) - run.began_ns) / len(run.starts_ns)

@@ -32,6 +32,7 @@ class Study(msgspec.Struct):
     level: float
     stopped: str
     blocks_ms: dict[str, list[float]]
+    by_loop: bool = False  # the steps are mean steps of whole loops, what their loaders had them wait for included
     interleaved: str = ""  # how runs of the same round were set against each other
     settings: list[Setting] = []
     guidelines: list[Guideline] = []
@@ -78,7 +79,8 @@ def text_of(study: Study) -> str:
     """The study as lines for a terminal."""
     width = max((len(each.name) for each in study.conditions), default=0)
     lines = [f"STUDY  {study.study} of {shell_line(study.command)}", f"  folder {study.path}", ""]
-    lines += ["  median step by condition, its 95 % interval, blocks"]
+    what = "mean step of the loop" if study.by_loop else "median step"
+    lines += [f"  {what} by condition, its 95 % interval, blocks"]
     lines += [f"    {each.name:<{width}}  {_times(each)}" for each in study.conditions]
     floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
     lines += ["", f"  comparisons; {floor}"]

@@ -71,6 +71,7 @@ class Rounds:
             level=self._level,
             stopped=self.stopped,
             blocks_ms=self._runs.median_ms,
+            by_loop=self._runs.by_loop,
             interleaved=self._runs.how() if self._runs.median_ms else "",
             **found,
         )

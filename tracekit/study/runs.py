@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 from numpy.typing import NDArray
 
@@ -17,7 +18,7 @@ from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import REFUSED_PLAN
-from tracekit.study.matched import RunSteps, typical_steps_ns
+from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import Turns, alone, take_turns
 
@@ -43,7 +44,8 @@ class Condition:
 class StudyRuns:
     """The runs of one study. Each is a recorded run below `folder`/runs; the program's output goes to `folder`/output.
 
-    `median_ms` has one number per block and condition: the typical step, warm-up left out. `turn_s` is how long each
+    `median_ms` has one number per block and condition: the typical step, warm-up left out; of whole loops the mean
+    step. `turn_s` is how long each
     run of a round has the machine in its turn, None where they come one after the other, for the reason that `alone`
     gives.
     """
@@ -55,6 +57,7 @@ class StudyRuns:
     seconds: list[float] = field(default_factory=list)
     turn_s: float | None = None
     alone: str = "no run has told yet how long a step is"
+    by_loop: bool = False
     began: float = field(default_factory=time.monotonic)
     _number: int = 0
     _bytes: int = 0
@@ -67,9 +70,15 @@ class StudyRuns:
             (folder / name).mkdir()
         return cls(folder, command, say)
 
-    def explore(self) -> Run:
-        """Record the command once, exploring thread counts. Raises StudyError when it fails."""
-        launch = self._launch("explore", ["--explore", "threads"])
+    def compare_loops(self) -> None:
+        """From here on, compare the mean step of whole loops, and let no run be stopped: workers and storage that have
+        been asked would go on for it."""
+        self.by_loop = True
+        self._one_by_one("what loaders have asked storage for would go on while a run is stopped")
+
+    def explore(self, flags: Sequence[str] = ("--explore", "threads")) -> Run:
+        """Record the command once, to learn from it. Raises StudyError when it fails."""
+        launch = self._launch("explore", list(flags))
         began = time.monotonic()
         ended = alone(launch)
         self.seconds.append(time.monotonic() - began)
@@ -127,7 +136,8 @@ class StudyRuns:
         else:
             steps = [self._steps(*both) for both in zip(launches, take_turns(launches, turn_s), strict=True)]
         each_s = (time.monotonic() - began) / len(launches)
-        for condition, time_ns in zip(conditions, typical_steps_ns(steps), strict=True):
+        times = [mean_step_ns(each) for each in steps] if self.by_loop else typical_steps_ns(steps)
+        for condition, time_ns in zip(conditions, times, strict=True):
             self.seconds.append(each_s)
             self.median_ms.setdefault(condition.name, []).append(time_ns * _NS_TO_MS)
             self.say(f"{condition.name}: {time_ns * _NS_TO_MS:.4g} ms a step")
@@ -145,6 +155,7 @@ class StudyRuns:
             table["start_ns"].to_numpy(),
             table["duration_ns"].to_numpy(),
             [(stopped + offset, resumed + offset) for stopped, resumed in turns.stops],
+            _loop_began(run, table, found.main),
         )
         if len(table) < 2:
             raise StudyError(f"{run.path}: {len(table)} steps were seen; a study needs a program with a loop of steps")
@@ -183,6 +194,17 @@ class StudyRuns:
             write_settings(file, entries, f"The condition {name} of a study.")
             words += ["--settings", str(file)]
         return Recording(name, [*words, "--", *self.command], path, self.folder / "output" / stem)
+
+
+def _loop_began(run: Run, steps: pd.DataFrame, process: int | None) -> int:
+    """When a process first wanted a batch, and started workers for it or asked; else its first step."""
+    rows = run.sql(
+        "SELECT min(start_ns) AS began FROM (SELECT process, start_ns FROM batches UNION ALL "
+        "SELECT process, start_ns FROM workers) WHERE process = ?",
+        [process],
+    )
+    began = rows["began"].dropna()
+    return int(min([*began, *steps["start_ns"][:1]], default=0))
 
 
 def _file_name(text: str) -> str:

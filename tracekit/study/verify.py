@@ -29,6 +29,8 @@ def verify(
     """
     deadline = time.monotonic() + budget_s
     runs = StudyRuns.create(folder, command, say)
+    if any(name.startswith("loader.") for name in settings):
+        runs.compare_loops()
     conditions = [Condition(BASELINE), Condition(RECOMMENDED, settings)]
     pairs = [(BASELINE, RECOMMENDED)]
     if best_fixed is not None and settings != {"threads.intra_op": best_fixed}:

@@ -1,0 +1,113 @@
+"""Settings of loaders: what they do to programs that know nothing of them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from recording import plain, record, tracekit
+
+ROOT = Path(__file__).parents[2]
+
+TWO_LOADERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 10
+    def __getitem__(self, index):
+        return torch.tensor([index, torch.utils.data.get_worker_info() is None])
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+def made(**given):
+    return DataLoader(Numbers(), batch_size=2, shuffle=True, **given)
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for epoch in range(2):
+        train = made(num_workers=2, timeout=30, multiprocessing_context="fork")
+        print("train", train.num_workers, train.prefetch_factor, [batch.tolist() for batch in train])
+        valid = made()
+        print("valid", valid.num_workers, valid.prefetch_factor, [batch.tolist() for batch in valid])
+    stream = DataLoader(Stream(), num_workers=1)
+    print("stream", stream.num_workers, stream.prefetch_factor, [int(item) for item in stream])
+    print("afterwards", torch.rand(2).tolist())
+"""
+
+
+def under(settings: str, program: Path, run: Path) -> tuple[str, list[str]]:
+    """What the program prints under the settings, and what the run says it misses of them."""
+    file = program.with_suffix(".toml")
+    file.write_text(settings)
+    done = record([sys.executable, str(program)], run, "--settings", str(file))
+    assert done.code == 0, done.err
+    return done.out, [note.what for note in done.run.missing if " of " in note.what and "counters" not in note.what]
+
+
+def test_loaders_are_told_apart_by_their_place_and_keep_their_batches(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TWO_LOADERS)
+    without = plain([sys.executable, str(program)]).stdout
+
+    same, missing = under('[loader."loader"]\nprefetch_factor = 5\n', program, tmp_path / "first")
+    assert same == without.replace("train 2 2", "train 2 5") and not missing
+
+    other, missing = under(
+        '[loader.loader]\nnum_workers = 0\n[loader."loader#2"]\nnum_workers = 1\nprefetch_factor = 3\n'
+        '[loader."loader#3"]\nnum_workers = 2\nprefetch_factor = 4\n[loader.train]\nnum_workers = 1\n',
+        program, tmp_path / "second",
+    )  # fmt: skip
+    lines = other.splitlines()
+    assert [line.split(" [")[0] for line in lines[:-2]] == ["train 0 None", "valid 1 3"] * 2
+    assert lines[-2] == "stream 1 4 [0, 1, 2]"  # shared out otherwise, it would give each number twice
+    assert sorted(missing) == ["num_workers of loader#3", "settings of train"]
+    # Nothing here draws random numbers in a data set, so that the order and what follows stay as they are.
+    expected = without.replace("train 2 2", "train 0 None").replace("valid 0 None", "valid 1 3")
+    by_whom = str.maketrans({"0": "w", "1": "w"})
+    assert [line.split(" [")[1].translate(by_whom) for line in lines] == [
+        line.split(" [")[1].translate(by_whom) for line in expected.splitlines()
+    ]
+
+
+@pytest.fixture
+def slow_images(tmp_path: Path) -> Iterator[str]:
+    """The URL of emulated slow storage with the images that the sample draws."""
+    sample = [sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images")]
+    drawn = plain([*sample, "--images", "96", "--epochs", "1"])
+    assert drawn.returncode == 0, drawn.stderr
+    words = [sys.executable, str(ROOT / "tests" / "slow_storage.py"), str(tmp_path / "images"), "--latency", "0.01"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.terminate()
+
+
+def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow_images: str, tmp_path: Path) -> None:
+    """GIVEN a program without workers, and storage that answers any number of readers late but at once THEN one run
+    tells that it waits for storage and what workers win at least, the study measures it, and it is within what the run
+    had predicted."""
+    sample = [
+        sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
+        "--images", "96", "--epochs", "1", "--store", slow_images,
+    ]  # fmt: skip
+    done = tracekit("study", "loading", "--budget", "120s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
+    assert done.returncode == 0, done.stderr
+    study = json.loads(done.stdout)
+    assert study["by_loop"] and {each["name"] for each in study["settings"]} == {
+        "loader.loader.num_workers", "loader.loader.prefetch_factor",
+    }  # fmt: skip
+    measured = study["settings"][0]
+    assert measured["current"] == 0 and measured["recommended"] >= 2 and measured["gain"]["low"] > 0.2
+
+    report = json.loads(tracekit("analyze", "--json", study["explored"]).stdout)
+    predicted = next(each for each in report["settings"] if each["name"] == "loader.loader.num_workers")
+    assert predicted["basis"] == "model" and predicted["effect"] == "augmentation"
+    assert predicted["gain"]["low"] - 0.05 < measured["gain"]["expected"] < predicted["gain"]["high"] + 0.05
+    split = next(each["evidence"] for each in report["findings"] if each["id"] == "loading.split")
+    assert split["loader"] == "loader" and split["storage"] > 0.5 and split["wait"] > 0.7

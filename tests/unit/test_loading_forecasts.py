@@ -1,0 +1,106 @@
+"""What is predicted of loaders, where the answer is known without a replay."""
+
+import numpy as np
+import pytest
+
+from tracekit.analysis.loading import LoaderCosts
+from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
+from tracekit.models.loading import forecasts, split, worker_counts
+from tracekit.run.manifest import Loader
+from tracekit.study.loading import candidates
+
+BATCHES = 200
+
+
+def costs(
+    workers: int = 2,
+    prefetch: int = 2,
+    blocked: float = 0.0,
+    cpu: float = 0.0,
+    consume: float = 0.01,
+    cpus: float = 4.0,
+    readers: int = 2,
+) -> LoaderCosts:
+    """Batches that are all alike, on a machine where the program keeps one CPU busy."""
+    zero = np.zeros(BATCHES)
+    return LoaderCosts(
+        process=0,
+        loader="loader",
+        settings=Loader(num_workers=workers, prefetch_factor=prefetch if workers else None),
+        wait=zero,
+        gap=zero + consume,
+        blocked=zero + blocked,
+        cpu=zero + cpu,
+        receive=zero,
+        consume=zero + consume,
+        first=np.arange(BATCHES) == 0,
+        start=0.0,
+        readers=readers,
+        cpus=cpus,
+        consumer_cpus=1.0,
+        batch_bytes=0,
+        known=1.0,
+    )
+
+
+def per_batch(found: LoaderCosts, workers: int, prefetch: int = 2) -> tuple[float, float]:
+    """The least and the most that a batch is predicted to take."""
+    (each,) = [each for each in forecasts(found, [workers]).grid if each.settings.prefetch == prefetch]
+    return each.low, each.high
+
+
+def test_waiting_for_storage_is_shared_out_among_workers() -> None:
+    """GIVEN 40 ms of storage per batch and 10 ms of computing THEN so many workers suffice as read at once."""
+    found = costs(blocked=0.04, readers=8)
+    assert per_batch(found, 0)[0] == pytest.approx(0.05)
+    assert per_batch(found, 2)[0] == pytest.approx(0.02, rel=0.05)
+    assert per_batch(found, 5)[1] == pytest.approx(0.01, rel=0.05)
+
+
+def test_more_readers_than_were_seen_may_gain_nothing() -> None:
+    found = costs(blocked=0.04, readers=2)
+    low, high = per_batch(found, 4)
+    assert low == pytest.approx(0.01, rel=0.05) and high == pytest.approx(0.02, rel=0.05)
+    assert per_batch(found, 2)[0] == per_batch(found, 2)[1]
+
+
+def test_a_full_cpu_takes_no_more_workers() -> None:
+    """GIVEN 2 CPUs, of which a batch needs 30 ms in a worker and 10 ms in the program THEN it takes 20 ms at least."""
+    found = costs(cpu=0.03, cpus=2.0)
+    assert all(each.expected >= 0.02 * 0.98 for each in forecasts(found).grid)
+    assert per_batch(found, 8)[0] == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize(("cause", "blocked", "cpu"), [("storage", 0.05, 0.0), ("cpu", 0.0, 0.05)])
+def test_the_wait_is_laid_to_its_cause(cause: str, blocked: float, cpu: float) -> None:
+    found = split(costs(blocked=blocked, cpu=cpu))
+    assert found is not None and getattr(found, cause) > 0.95
+
+
+def test_a_program_that_does_not_wait_has_no_split() -> None:
+    found = split(costs(workers=4, blocked=0.001))
+    assert found is None or found.storage > 0.9  # the first batch, if any
+
+
+def test_a_split_adds_up() -> None:
+    found = split(costs(blocked=0.02, cpu=0.03, cpus=1.0))
+    assert found is not None
+    shares = [getattr(found, name) for name in found.__dataclass_fields__]
+    assert sum(shares) == pytest.approx(1) and min(shares) >= 0
+    assert found.storage > 0.1 and found.cpu > 0.3
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 7, 64])
+def test_the_grid_ends_at_four_workers_per_cpu(cpus: int) -> None:
+    counts = worker_counts(cpus)
+    assert counts[:2] == [0, 1] and counts[-1] == 4 * cpus and counts == sorted(set(counts)) and len(counts) < 30
+
+
+def test_a_study_tries_what_is_best_in_either_case() -> None:
+    """GIVEN storage that may take more readers or not THEN the best of either case is tried, but what the run had."""
+    times = {0: (50, 50), 1: (40, 40), 2: (20, 20), 4: (10, 20), 8: (10, 21)}
+    grid = [LoaderForecast(count, 2, low, (low + high) / 2, high) for count, (low, high) in times.items()]
+    loader = LoaderSummary(0, "loader", "", 0, 0, 100, 1, 50.0, 0.8, {}, 1.0, 1, 1.0, 0.0, forecasts=grid)
+    assert [each.num_workers for each in candidates(loader)] == [4, 2]
+    loader.num_workers, loader.prefetch_factor = 4, 2
+    assert [each.num_workers for each in candidates(loader)] == [2]

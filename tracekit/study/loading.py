@@ -1,0 +1,90 @@
+"""The study of loaders: nothing set, what one run recommends, and what it would recommend if storage were otherwise."""
+
+import secrets
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from tracekit.advice import analyze
+from tracekit.advice.entries import entries_of
+from tracekit.advice.loading import AS_GOOD, settings_of
+from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
+from tracekit.study.result import Study
+from tracekit.study.rounds import Rounds, fastest
+from tracekit.study.runs import Condition, StudyRuns
+from tracekit.study.statistics import Comparison
+from tracekit.study.verify import BASELINE
+
+
+def study_loading(command: list[str], folder: Path, budget_s: float, say: Callable[[str], None]) -> Study:
+    """Record once, then compare in fresh processes what may be the best settings of the loader that is waited for most.
+
+    Raises StudyError when the program fails, has no steps or no loader; RunError when the folder is taken.
+    """
+    deadline = time.monotonic() + budget_s
+    runs = StudyRuns.create(folder, command, say)
+    say("recording one run")
+    run = runs.explore(("--profile", "off"))
+    runs.compare_loops()
+    report = analyze(run)
+    loader = max(report.loaders, key=lambda each: each.wait, default=None)
+    tried = candidates(loader) if loader is not None else []
+    conditions = [Condition(BASELINE), *(_condition(loader, each) for each in tried if loader is not None)]
+    names = [condition.name for condition in conditions[1:]]
+
+    def pairs() -> list[tuple[str, str]]:
+        return [(BASELINE, fastest(runs, names, BASELINE))] if names else []
+
+    rounds = Rounds(runs, conditions, pairs, secrets.randbits(32))
+    if names:
+        rounds.measure(deadline)
+    else:
+        rounds.stopped = f"there is nothing to compare: {report.advice}"
+    advice = _conclude(rounds.comparisons(), conditions, loader, command, folder)
+    return rounds.save(
+        "loading", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
+    )
+
+
+def candidates(loader: LoaderSummary) -> list[LoaderForecast]:
+    """The settings that are best if many readers are as fast as few, and those that are best if they are no faster
+    together: the smallest that are within 1 % of it. Those that the run had are none."""
+    found: list[LoaderForecast] = []
+    for time_of in (attrgetter("low_ms"), attrgetter("high_ms")):
+        least = min(map(time_of, loader.forecasts), default=0.0)
+        good = [each for each in loader.forecasts if time_of(each) <= least * (1 + AS_GOOD)]
+        chosen = min(good, key=lambda each: (each.num_workers, each.prefetch_factor), default=None)
+        now = loader.num_workers, loader.prefetch_factor
+        if chosen is not None and (chosen.num_workers, chosen.prefetch_factor) != now and chosen not in found:
+            found.append(chosen)
+    return found
+
+
+def _condition(loader: LoaderSummary, forecast: LoaderForecast) -> Condition:
+    name = f"{forecast.num_workers} workers x {forecast.prefetch_factor}" if forecast.num_workers else "no workers"
+    settings: dict[str, Any] = {f"loader.{loader.loader}.num_workers": forecast.num_workers}
+    if forecast.num_workers:
+        settings[f"loader.{loader.loader}.prefetch_factor"] = forecast.prefetch_factor
+    return Condition(name, settings)
+
+
+def _conclude(
+    comparisons: list[Comparison],
+    conditions: list[Condition],
+    loader: LoaderSummary | None,
+    command: list[str],
+    folder: Path,
+) -> Advice:
+    """The fastest of what was tried, where it was faster than nothing set."""
+    if loader is None:
+        return Advice([], "No setting is recommended: the program has no DataLoader.")
+    best = next((each for each in comparisons[:-1] if each.verdict == "faster"), None)
+    if best is None:
+        return Advice([], "No setting is recommended: nothing was certainly faster.")
+    values = next(each.settings for each in conditions if each.name == best.b)
+    why = f"{best.pairs} pairs of runs in processes of their own, a noise floor of {best.margin:.1%}"
+    apply = [str(folder / "settings.toml"), "--", *command]
+    settings = settings_of(loader, values, best.gain, "measured", why, apply)
+    return Advice(settings, f"Recommended is {best.b} for {loader.loader}, as measured here.")
