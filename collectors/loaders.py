@@ -9,6 +9,10 @@ from typing import Any
 _OURS = os.path.dirname(os.path.abspath(__file__))
 # A place is told by so many calls that lead to it; a loader made in a recursion deeper than that is one with others.
 _DEEPEST = 64
+# What is told of a loader; a program may have put anything there.
+_ATTRIBUTES = (
+    "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers", "batch_size", "drop_last",
+)  # fmt: skip
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
@@ -51,19 +55,14 @@ class Loaders:
 
     def used(self, loader: Any) -> None:
         """The program iterates over a loader: what its settings are now."""
-        context = loader.multiprocessing_context
-        self._facts.setdefault(self.name(loader), {}).update(
-            num_workers=loader.num_workers,
-            prefetch_factor=loader.prefetch_factor,
-            in_order=getattr(loader, "in_order", True),
-            pin_memory=bool(loader.pin_memory),
-            persistent_workers=bool(loader.persistent_workers),
-            batch_size=loader.batch_size,
-            drop_last=bool(loader.drop_last),
-            iterable=loader._dataset_kind == _ITERABLE,
-            sampler=type(loader.sampler).__name__,
-            start_method=context.get_start_method() if context is not None else "",
-        )
+        facts = {key: getattr(loader, key, None) for key in _ATTRIBUTES}
+        facts |= {
+            "iterable": loader._dataset_kind == _ITERABLE,
+            "sampler": type(loader.sampler).__name__,
+            "start_method": getattr(loader.multiprocessing_context, "_name", None),
+        }
+        known = {key: value for key, value in facts.items() if type(value) in (int, bool, str)}
+        self._facts.setdefault(self.name(loader), {}).update(known)
 
     def facts(self) -> dict[str, object]:
         return {"loaders": self._facts}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.errors import RunError
-from tracekit.run.manifest import CPU, MANIFEST_VERSION, Manifest, Missing, Overhead, Torch
+from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Missing, Overhead, Torch
 
 FULL = Manifest(
     tracekit="1.0",
@@ -32,6 +32,7 @@ FULL = Manifest(
     supervisor_started=99,
     cpu=CPU("Xeon", 8, [0, 1], 4, 1, 1, 1.5),
     torch=Torch("2.13", None, "libgomp", 4, 2),
+    loaders={"loader": Loader("train.py:7", 4, 2, batch_size=8)},
     gpus=["H200"],
     overhead=Overhead(0.01, 0.004, 0.001, 0.002),
     profile="full",
