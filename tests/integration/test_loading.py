@@ -117,7 +117,7 @@ def test_what_a_batch_costs_is_known_where_it_is_made(
     assert done.code == 0, done.err
     run = done.run
     batches, samples = run.table("batches"), run.table("samples")
-    made = made_batches(run)
+    made = made_batches(run, 0)
     assert len(batches) == len(made) == 8 and (batches["bytes"] == 3 * 5 * 4).all()
     assert (made["samples"] == 3).all() and made["maker"].nunique() == max(1, workers * (1 if persistent else 2))
     assert made["cpu_ns"].between(55e6, 80e6).all()

@@ -40,10 +40,9 @@ def loader_settings(run: Run, report: Report) -> Advice:
         report.loaders.append(summary)
         if summary.split:
             report.findings.append(_finding(summary))
-        if costs.process == report.steps.process:
-            made, why = _advise(report, costs, summary, predicted, loop)
-            settings += made
-            whys.append(why)
+        made, why = _advise(report, costs, summary, predicted, loop)
+        settings += made
+        whys.append(why)
     return Advice(settings, " ".join(whys))
 
 

@@ -12,22 +12,24 @@ from tracekit.run.reader import Run
 _MADE = ["maker", "made_start_ns", "made_ns", "cpu_ns", "delayed_ns", "samples", "iteration", "turn"]
 
 
-def made_batches(run: Run) -> pd.DataFrame:
-    """One row per batch that a program got, by process, loader, epoch and index: `asked_ns`, `received_ns`, `worker`
+def made_batches(run: Run, process: int) -> pd.DataFrame:
+    """One row per batch that a process got, by loader, epoch and index: `asked_ns`, `received_ns`, `worker`
     (-1: the program itself), `bytes`; and how it was made: by which process (`maker`), from `made_start_ns` to
     `made_ns`, `cpu_ns`, `delayed_ns` (waiting for a CPU; -1 where not measured), `samples`, `iteration`, `turn`. Where
     that is not known, `maker` is -1 and the times are 0.
     """
     batches = run.sql(
         "SELECT process, thread, loader, epoch, index, worker, bytes, start_ns AS asked_ns, "
-        "start_ns + duration_ns AS received_ns FROM batches ORDER BY process, loader, epoch, index"
+        "start_ns + duration_ns AS received_ns FROM batches WHERE process = ? ORDER BY loader, epoch, index",
+        [process],
     )
     fetches = run.sql(
         "SELECT process AS maker, thread, iteration, turn, samples, cpu_ns, delayed_ns, start_ns AS made_start_ns, "
         "start_ns + duration_ns AS made_ns FROM fetches"
     )
     by_worker = batches["worker"] >= 0
-    found = pd.concat([_by_workers(run, batches[by_worker], fetches), _by_itself(batches[~by_worker], fetches)])
+    workers = _workers(run, process)
+    found = pd.concat([_by_workers(workers, batches[by_worker], fetches), _by_itself(batches[~by_worker], fetches)])
     found = found.sort_values(["process", "loader", "epoch", "index"], ignore_index=True)
     # What was made after it was had is another's: iterators of one name that were under way at once.
     known = found["maker"].notna() & (found["made_ns"] <= found["received_ns"])
@@ -36,8 +38,7 @@ def made_batches(run: Run) -> pd.DataFrame:
     return found.fillna(dict.fromkeys(_MADE, 0)).astype(dict.fromkeys(_MADE, np.int64))
 
 
-def _by_workers(run: Run, batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
-    workers = _workers(run)
+def _by_workers(workers: pd.DataFrame, batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
     per_worker = ["process", "loader", "epoch", "worker"]
     batches = batches.assign(turn=batches.groupby(per_worker).cumcount())
     fetches = fetches.drop(columns="thread").merge(workers, on="maker")
@@ -47,13 +48,16 @@ def _by_workers(run: Run, batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.Da
     return batches.merge(fetches, on=[*per_worker, "turn"], how="left")
 
 
-def _workers(run: Run) -> pd.DataFrame:
-    """The process (`maker`) of every worker that a loader started: `process`, `loader`, `first_epoch`, `worker`."""
+def _workers(run: Run, process: int) -> pd.DataFrame:
+    """The process (`maker`) of every worker that a process's loaders started: `process`, `loader`, `first_epoch`, `worker`."""
     started = run.sql(
-        "SELECT process, loader, epoch AS first_epoch, worker, pid, start_ns + duration_ns AS ready_ns FROM workers"
+        "SELECT workers.process, loader, epoch AS first_epoch, workers.worker, workers.pid, host, "
+        "workers.start_ns + workers.duration_ns AS ready_ns "
+        "FROM workers JOIN processes ON processes.process = workers.process WHERE workers.process = ?",
+        [process],
     )
-    alive = run.sql("SELECT process AS maker, pid, start_ns FROM processes WHERE worker >= 0")
-    pairs = started.merge(alive, on="pid")
+    alive = run.sql("SELECT process AS maker, pid, host, start_ns FROM processes WHERE worker >= 0")
+    pairs = started.merge(alive, on=["host", "pid"])
     pairs["apart"] = (pairs["ready_ns"] - pairs["start_ns"]).abs()  # of several with a recycled pid, the one of then
     pairs = pairs.sort_values("apart").drop_duplicates("maker").drop_duplicates(["pid", "ready_ns"])
     return pairs[["maker", "process", "loader", "first_epoch", "worker"]]

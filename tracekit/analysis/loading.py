@@ -57,39 +57,35 @@ class LoaderCosts:
 
 
 def loader_costs(run: Run, steps: Steps) -> list[LoaderCosts]:
-    """What each loader's batches cost, by process and loader; of loaders that were iterated over."""
-    batches = made_batches(run)
-    crowding = Crowding.of(run, steps)
+    """What each loader's batches cost, in the process that stands for the run; of loaders that were iterated over."""
+    if steps.main is None:
+        return []
+    crowding = Crowding.of(run, steps, steps.main)
     return [
-        _costs(run, crowding, int(process), str(loader), part.sort_values("asked_ns"))
-        for (process, loader), part in batches.groupby(["process", "loader"], sort=True)
+        _costs(run, crowding, steps.main, str(loader), part.sort_values("asked_ns"))
+        for loader, part in made_batches(run, steps.main).groupby("loader", sort=True)
     ]
 
 
 @dataclass(frozen=True)
 class Crowding:
-    """How the main loops shared the CPUs: `delayed` is the share of its running time that the thread of the loop waited
-    for a CPU, `busy` the CPU time of a process per ns; by process.
+    """How a main loop shared the CPUs: `delayed` is the share of their running time that its threads waited for a CPU,
+    `busy` the CPU time of the process per ns.
     """
 
-    delayed: dict[int, float]
-    busy: dict[int, float]
+    delayed: float
+    busy: float
 
     @classmethod
-    def of(cls, run: Run, steps: Steps) -> "Crowding":
+    def of(cls, run: Run, steps: Steps, process: int) -> "Crowding":
         increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
-        delayed, busy = {}, {}
-        for process in {int(process) for process in steps.frame["process"].unique()}:
-            window = steps.window(process)
-            if window is None:
-                continue
-            waited, ran, whole = (
-                increases.rate(process, name, window)
-                for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
-            )
-            delayed[process] = waited / (waited + ran) if waited + ran > 0 else 0.0
-            busy[process] = whole if whole == whole else 1.0
-        return cls(delayed, busy)
+        window = steps.window(process)
+        if window is None:
+            return cls(0.0, 1.0)
+        waited, ran, whole = (
+            increases.rate(process, name, window) for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
+        )
+        return cls(waited / (waited + ran) if waited + ran > 0 else 0.0, 1.0 if np.isnan(whole) else whole)
 
 
 def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.DataFrame) -> LoaderCosts:
@@ -112,7 +108,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
-    consume = gap * (1 - crowding.delayed.get(process, 0.0))
+    consume = gap * (1 - crowding.delayed)
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
     cpu_info = run.manifest.cpu
     cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
@@ -132,7 +128,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
         start=_start(run, process, loader),
         readers=_most_at_once(batches[known]),
         cpus=cpus,
-        consumer_cpus=_consumer_cpus(crowding.busy.get(process, 1.0), cpu[itself].sum(), wait, gap, consume, cpus),
+        consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         known=float(known.mean()),
     )

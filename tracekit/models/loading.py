@@ -16,8 +16,8 @@ from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 
 # Of each epoch, so many batches are replayed, and of the run so many: the rest goes on as they did.
-_MOST_BATCHES = 300
-_MOST_EPOCHS = 3
+_MOST_BATCHES = 200
+_MOST_EPOCHS = 2
 _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
 _EVERY_COUNT_TO = 8
