@@ -49,7 +49,8 @@ def _by_workers(workers: pd.DataFrame, batches: pd.DataFrame, fetches: pd.DataFr
 
 
 def _workers(run: Run, process: int) -> pd.DataFrame:
-    """The process (`maker`) of every worker that a process's loaders started: `process`, `loader`, `first_epoch`, `worker`."""
+    """The process (`maker`) of every worker that the loaders of a process started: `process`, `loader`, `first_epoch`,
+    `worker`."""
     started = run.sql(
         "SELECT workers.process, loader, epoch AS first_epoch, workers.worker, workers.pid, host, "
         "workers.start_ns + workers.duration_ns AS ready_ns "
