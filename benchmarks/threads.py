@@ -144,6 +144,7 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "truth_gains": {each: 1 - ratio.median for each, ratio in saved.items()},
         "false_advice": bool(settings) and most <= floor and 1 - saved[ours].median <= floor,
         "problem": report.exploration.problem,
+        "advice": report.advice,
     }
 
 

@@ -81,6 +81,7 @@ class Exploration:
         self._round = -1
         self._block: int | None = None  # the condition in force
         self._left = 0
+        self._block_times: list[int] = []  # of the steps of the block
         self._number = 0
         self._tried: set[int] = set()
         self._running: list[int] = []  # the conditions that are still tried, and among them
@@ -148,6 +149,8 @@ class Exploration:
         if self._block is None:
             self._plain.append(step_ns)
             del self._plain[:-64]
+        else:
+            self._block_times.append(step_ns)
         self._left -= 1
         if self._left <= 0:
             if self._block is not None:
@@ -204,7 +207,7 @@ class Exploration:
         self._block = self._queue.pop(0)
         steps = _STEPS if self._in_step else max(_STEPS, min(-(-_BLOCK_NS // step), _MOST_STEPS))
         self._left = steps + 1
-        self._block_steps = self._left
+        self._block_times.clear()
         self._counts.observe = self._see if self._is_detailed() else None
         self._counts.put_in_force(self._conditions[self._block][1])
         if self._race is not None:
@@ -265,7 +268,10 @@ class Exploration:
         self._agent.spool.write(kind, name, self._began, now, self._number - 1, self._round, 1, int(is_first))
         if self._race is not None and self._is_detailed():
             self._race.close(self._block, self._round // 2, now - self._began)
-        self._extra += now - self._began - self._block_steps * _median(self._plain)
+        # What came between two of its steps once, a validation, a checkpoint or a stop, is not the condition's doing.
+        times = sorted(self._block_times)
+        usual = sum(times[:-1]) + _median(times)
+        self._extra += usual - len(times) * _median(self._plain)
 
     def _end(self) -> None:
         if self._round < 1 and not self._is_off:

@@ -90,24 +90,23 @@ def slow_images(tmp_path: Path) -> Iterator[str]:
 
 def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow_images: str, tmp_path: Path) -> None:
     """GIVEN a program without workers, and storage that answers any number of readers late but at once THEN one run
-    tells that it waits for storage and what workers win at least, the study measures it, and it is within what the run
-    had predicted."""
+    tells that it waits for storage and what workers win at least, and what the study then measures is what the run had
+    predicted. Time for more than a round or two is not given here: nothing is recommended yet."""
     sample = [
         sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
         "--images", "96", "--epochs", "1", "--store", slow_images,
     ]  # fmt: skip
-    done = tracekit("study", "loading", "--budget", "120s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
+    done = tracekit("study", "loading", "--budget", "25s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
-    assert study["by_loop"] and {each["name"] for each in study["settings"]} == {
-        "loader.loader.num_workers", "loader.loader.prefetch_factor",
-    }  # fmt: skip
-    measured = study["settings"][0]
-    assert measured["current"] == 0 and measured["recommended"] >= 2 and measured["gain"]["low"] > 0.2
+    assert study["by_loop"] and "one after the other" in study["interleaved"]
+    times = {name: min(blocks) for name, blocks in study["blocks_ms"].items()}
 
     report = json.loads(tracekit("analyze", "--json", study["explored"]).stdout)
     predicted = next(each for each in report["settings"] if each["name"] == "loader.loader.num_workers")
-    assert predicted["basis"] == "model" and predicted["effect"] == "augmentation"
-    assert predicted["gain"]["low"] - 0.05 < measured["gain"]["expected"] < predicted["gain"]["high"] + 0.05
+    assert predicted["basis"] == "model" and predicted["effect"] == "augmentation" and predicted["current"] == 0
+    assert predicted["recommended"] >= 2 and predicted["gain"]["low"] > 0.2
+    most = 1 - min(times.values()) / times["baseline"]
+    assert predicted["gain"]["low"] - 0.05 < most < predicted["gain"]["high"] + 0.05
     split = next(each["evidence"] for each in report["findings"] if each["id"] == "loading.split")
     assert split["loader"] == "loader" and split["storage"] > 0.5 and split["wait"] > 0.7

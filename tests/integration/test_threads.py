@@ -76,6 +76,28 @@ def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path)
     assert "dropped: 3 after" in plan["why"]
 
 
+STOPS_NOW_AND_THEN = """
+import time, torch
+layer = torch.nn.Linear(8, 8)
+with torch.no_grad():
+    for step in range(1200):
+        layer(torch.ones(2, 8))
+        time.sleep(0.003)
+        if step % 100 == 50:
+            time.sleep(0.5)
+"""
+
+
+def test_what_comes_between_two_steps_now_and_then_is_not_laid_to_a_condition(tmp_path: Path) -> None:
+    """GIVEN a program that does something long every 100 steps WHEN explored THEN that takes no rounds from it: were it
+    to be made good by plain steps, each time would cost all of the next 100."""
+    (tmp_path / "program.py").write_text(STOPS_NOW_AND_THEN)
+    words = ["--", sys.executable, str(tmp_path / "program.py")]
+    assert tracekit("record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), *words).returncode == 0
+    rounds = open_run(tmp_path / "run").sql("SELECT count(DISTINCT step) AS n FROM spans WHERE kind LIKE '%block'")
+    assert rounds["n"].iloc[0] >= 25  # of some 1200 / 2 / 11
+
+
 def test_the_plan_is_applied_to_each_call_and_to_nothing_else(explored: Path) -> None:
     applied = tracekit("apply", str(explored), "--", *PLANTED, "20")
 

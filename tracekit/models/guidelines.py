@@ -62,7 +62,9 @@ def _sentences(measured: Exploration, times: Times) -> dict[str, Choice]:
         for at, count in enumerate(measured.counts)
     }
     serial = times[:, 0]
-    limit = _limit(serial, times.argmin(axis=1) == 0)
+    # The rest of the step is no layer, and may seem to take less than nothing.
+    layers = np.array([section.name != REST for section in measured.sections])
+    limit = _limit(serial[layers], times[layers].argmin(axis=1) == 0)
     if limit is not None:
         sentence = (
             f"Give {measured.counts[0]} thread to layers that take less than {limit / 1e6:.2g} ms a step with it, and"
