@@ -96,17 +96,21 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
         sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
         "--images", "96", "--epochs", "1", "--store", slow_images,
     ]  # fmt: skip
-    done = tracekit("study", "loading", "--budget", "60s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
+    done = tracekit("study", "loading", "--budget", "90s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     assert study["by_loop"] and "one after the other" in study["interleaved"]
     times = {name: min(blocks) for name, blocks in study["blocks_ms"].items()}
 
     report = json.loads(tracekit("analyze", "--json", study["explored"]).stdout)
-    predicted = next(each for each in report["settings"] if each["name"] == "loader.loader.num_workers")
-    assert predicted["basis"] == "model" and predicted["effect"] == "augmentation" and predicted["current"] == 0
-    assert predicted["recommended"] >= 2 and predicted["gain"]["low"] > 0
-    most = 1 - min(times.values()) / times["baseline"]
-    assert predicted["gain"]["low"] - 0.05 < most < predicted["gain"]["high"] + 0.05
+    for each in report["settings"]:  # none, where one reader's run promises nothing for certain
+        assert each["basis"] == "model" and each["current"] in (0, None) and each["gain"]["low"] > 0
+    forecasts = {
+        f"{each['num_workers']} workers x {each['prefetch_factor']}": each for each in report["loaders"][0]["forecasts"]
+    }
+    tried = times.keys() & forecasts.keys()
+    assert tried
+    for name in tried:  # a tenth for what the machine does meanwhile, and a tenth for the model
+        assert 0.8 * forecasts[name]["low_ms"] < times[name] < 1.2 * forecasts[name]["high_ms"], name
     split = next(each["evidence"] for each in report["findings"] if each["id"] == "loading.split")
     assert split["loader"] == "loader" and split["storage"] > 0.5 and split["wait"] > 0.7
