@@ -1,14 +1,14 @@
 """Settings of DataLoaders: put in the place of what the program gives, as it makes each loader."""
 
 from collections.abc import Callable, Mapping
-from inspect import BoundArguments, signature
+from inspect import BoundArguments, Signature, signature
 from types import ModuleType
 from typing import Any
 
 from .agent import Agent
 from .patching import Patches
 
-_PREFIX = "loader."
+_PREFIX, _PLACE = "loader.", "place"
 # What only workers have: torch refuses it for a loader without.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
 
@@ -29,18 +29,16 @@ class LoaderSettings:
         known = signature(original)
 
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            name = ""
             try:
                 name = self._agent.loaders.make()
                 wanted = self._settings.get(name)
-                if wanted is not None:
-                    given = known.bind(loader, *args, **kwargs)
+                given = _bound(known, loader, *args, **kwargs) if wanted else None
+                if wanted and given and self._is_meant(name, wanted):
                     self._change(name, given, wanted)
                     _, *args = given.args  # type: ignore[assignment]
                     kwargs = given.kwargs
-            except TypeError:
-                name = ""  # arguments that torch does not take either: it says so
             except Exception as error:
-                name = ""
                 self._agent.fail("conditions", error)
             original(loader, *args, **kwargs)
             if name:
@@ -48,16 +46,27 @@ class LoaderSettings:
 
         return __init__
 
+    def _is_meant(self, name: str, wanted: Mapping[str, Any]) -> bool:
+        """Whether the loader is made where the one was that the settings were found for, if they say where."""
+        place, here = wanted.get(_PLACE), self._agent.loaders.facts_of(name).get(_PLACE)
+        if place in (None, here):
+            return True
+        self._agent.note_missing(
+            f"settings of {name}", f"they are for the loader made at {place}, this one is at {here}"
+        )
+        return False
+
     def _change(self, name: str, given: BoundArguments, wanted: Mapping[str, Any]) -> None:
         given.apply_defaults()
         arguments = given.arguments
-        if "num_workers" in wanted and _is_iterable(arguments["dataset"]):
+        values = {key: value for key, value in wanted.items() if key != _PLACE}
+        if "num_workers" in values and _is_iterable(arguments["dataset"]):
             self._agent.note_missing(
                 f"num_workers of {name}",
                 "it reads an iterable data set, which other workers would share out in another way",
             )
-            wanted = {key: value for key, value in wanted.items() if key != "num_workers"}
-        arguments.update(wanted)
+            del values["num_workers"]
+        arguments.update(values)
         if not arguments["num_workers"]:
             arguments.update(_OF_WORKERS)
 
@@ -76,6 +85,14 @@ def by_loader(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             name, _, key = setting[len(_PREFIX) :].rpartition(".")
             found.setdefault(name, {})[key] = value
     return found
+
+
+def _bound(known: Signature, *args: Any, **kwargs: Any) -> BoundArguments | None:
+    """The arguments by name; None for those that torch does not take either, which it says itself."""
+    try:
+        return known.bind(*args, **kwargs)
+    except TypeError:
+        return None
 
 
 def _is_iterable(dataset: object) -> bool:

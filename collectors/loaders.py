@@ -28,7 +28,7 @@ class Loaders:
     def __init__(self) -> None:
         self._names: dict[Place | int, str] = {}
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._facts: dict[str, dict[str, object]] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
 
     def make(self) -> str:
         """The program is about to make a loader, in a function that called this one. The loader's name."""
@@ -36,7 +36,7 @@ class Loaders:
         name = self._name_of(place)
         if place:
             path, line, _ = place[0]
-            self._facts.setdefault(name, {})["place"] = f"{os.path.basename(path)}:{line}"
+            self.facts_of(name)["place"] = f"{os.path.basename(path)}:{line}"
         return name
 
     def keep(self, loader: Any, name: str) -> None:
@@ -62,7 +62,11 @@ class Loaders:
             "start_method": getattr(loader.multiprocessing_context, "_name", None),
         }
         known = {key: value for key, value in facts.items() if type(value) in (int, bool, str)}
-        self._facts.setdefault(self.name(loader), {}).update(known)
+        self.facts_of(self.name(loader)).update(known)
+
+    def facts_of(self, name: str) -> dict[str, Any]:
+        """What is told of a loader, to be added to."""
+        return self._facts.setdefault(name, {})
 
     def facts(self) -> dict[str, object]:
         return {"loaders": self._facts}

@@ -1,6 +1,7 @@
 """Loading: how long the program waits for each batch, and who made it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
 from time import perf_counter_ns as clock
 from types import ModuleType
@@ -8,6 +9,7 @@ from typing import Any
 
 from tracekit.record.wire import Kind
 
+from .access_order import AccessOrder, Epoch
 from .agent import Agent
 from .fetching import Fetching
 from .patching import Patches
@@ -22,13 +24,15 @@ class Loading:
     """Times every batch of every DataLoader.
 
     1. `__init__` of loaders' iterators: which epoch it is, and one row per worker that was started.
-    2. `__next__` of the iterators: one row per batch that the program got, and which worker made it.
-    3. In the workers: `Fetching`.
+    2. `_next_index` of the iterators: whether the order of the samples is the one that was predicted.
+    3. `__next__` of the iterators: one row per batch that the program got, and which worker made it.
+    4. In the workers: `Fetching`.
     """
 
     def __init__(self) -> None:
         self._patches = Patches()
         self._epochs: dict[str, int] = {}
+        self._orders: dict[str, AccessOrder] = {}
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
@@ -47,6 +51,7 @@ class Loading:
     def _hook_iterators(self, module: ModuleType) -> None:
         self._patches.replace(module._BaseDataLoaderIter, "__init__", self._named_iterator)
         self._patches.replace(module._BaseDataLoaderIter, "_reset", self._new_epoch)
+        self._patches.replace(module._BaseDataLoaderIter, "_next_index", self._checked_index)
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
         of_workers = module._MultiProcessingDataLoaderIter
         self._patches.replace(of_workers, "__init__", self._timed_start)
@@ -55,11 +60,10 @@ class Loading:
 
     def _named_iterator(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            iterator._tracekit_worker = -1
             original(iterator, loader, *args, **kwargs)
             try:
-                iterator._tracekit_loader = self._agent.loaders.name(loader)
-                iterator._tracekit_epoch = self._next_epoch(iterator._tracekit_loader)
+                name = self._agent.loaders.name(loader)
+                iterator._tracekit = _Iteration(name, self._next_epoch(name), loader.generator)
                 self._agent.loaders.used(loader)
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -74,9 +78,10 @@ class Loading:
             original(iterator, *args, **kwargs)
             end = clock()
             try:
-                name = spool.intern(iterator._tracekit_loader)
+                of = iterator._tracekit
+                name = spool.intern(of.loader)
                 for worker, process in enumerate(iterator._workers):
-                    spool.write(Kind.WORKER, name, start, end, iterator._tracekit_epoch, worker, process.pid)
+                    spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid)
             except Exception as error:
                 self._agent.fail("loading", error)
 
@@ -84,7 +89,8 @@ class Loading:
 
     def _told_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _process_data(iterator: Any, data: Any, worker_idx: int) -> Any:
-            iterator._tracekit_worker = worker_idx
+            if hasattr(iterator, "_tracekit"):
+                iterator._tracekit.worker = worker_idx
             return original(iterator, data, worker_idx)
 
         return _process_data
@@ -97,10 +103,51 @@ class Loading:
     def _new_epoch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             original(iterator, loader, first_iter)
-            if not first_iter and hasattr(iterator, "_tracekit_loader"):
-                iterator._tracekit_epoch = self._next_epoch(iterator._tracekit_loader)
+            if not first_iter and hasattr(iterator, "_tracekit"):
+                iterator._tracekit.begin(self._next_epoch(iterator._tracekit.loader))
 
         return _reset
+
+    def _checked_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _next_index(iterator: Any) -> Any:
+            began = clock()
+            order = self._order_of(iterator)
+            self._agent.governor.spent_ns += clock() - began
+            try:
+                index = original(iterator)
+            except StopIteration:
+                self._compare(order, None)
+                raise
+            except BaseException:
+                if order is not None:
+                    order.failed()
+                raise
+            self._compare(order, index)
+            return index
+
+        return _next_index
+
+    def _order_of(self, iterator: Any) -> Epoch | None:
+        try:
+            of = iterator._tracekit
+            if of.order is None:
+                if of.loader not in self._orders:
+                    self._orders[of.loader] = AccessOrder(self._agent.loaders.facts_of(of.loader))
+                of.order = self._orders[of.loader].begin(iterator, of.generator)
+            return of.order
+        except Exception as error:
+            self._agent.fail("loading", error)
+            return None
+
+    def _compare(self, order: Epoch | None, index: Any) -> None:
+        """What the sampler gave out, None at its end, with what was predicted."""
+        began = clock()
+        try:
+            if order is not None:
+                order.issued(index)
+        except Exception as error:
+            self._agent.fail("loading", error)
+        self._agent.governor.spent_ns += clock() - began
 
     def _timed_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent = self._agent
@@ -114,19 +161,45 @@ class Loading:
             except Exception as error:
                 agent.fail("loading", error)
             start = clock()
-            batch = original(iterator)
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                self._end(iterator)
+                raise
             end = clock()
             try:
-                name = agent.spool.intern(iterator._tracekit_loader)
+                of = iterator._tracekit
+                name = agent.spool.intern(of.loader)
                 index = iterator._num_yielded - 1
-                worker, size = iterator._tracekit_worker, _bytes_of(batch)
-                agent.spool.write(Kind.BATCH, name, start, end, iterator._tracekit_epoch, index, worker, size)
+                agent.spool.write(Kind.BATCH, name, start, end, of.epoch, index, of.worker, _bytes_of(batch))
                 agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)
             return batch
 
         return __next__
+
+    def _end(self, iterator: Any) -> None:
+        """The program has had all batches of an epoch."""
+        try:
+            if iterator._tracekit.order is not None:
+                iterator._tracekit.order.is_complete = True
+        except Exception as error:
+            self._agent.fail("loading", error)
+
+
+@dataclass
+class _Iteration:
+    """What is known of a loader's iterator: its loader, the epoch it is in, and who made the batch that is due."""
+
+    loader: str
+    epoch: int
+    generator: Any  # the loader's own, if it has one
+    worker: int = -1
+    order: Epoch | None = None
+
+    def begin(self, epoch: int) -> None:
+        self.epoch, self.order = epoch, None
 
 
 def _bytes_of(batch: Any) -> int:

@@ -35,6 +35,9 @@ class Bandwidth:
 class SlowHandler(SimpleHTTPRequestHandler):
     """Serves a folder, late and slowly."""
 
+    protocol_version = "HTTP/1.1"  # a connection is kept for as long as the reader keeps it
+    disable_nagle_algorithm = True  # else the body would wait for the reader's word on the head, some 40 ms
+
     def __init__(self, *args: object, latency: float, bandwidth: Bandwidth, **kwargs: object) -> None:
         self._latency, self._bandwidth = latency, bandwidth
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ PAGES = {
     "layers": "#layers .ag-row",
     "operators": "#operators .ag-row",
     "threads": ".page-title",
+    "loading": ".page-title",
     "counters": "#counters .scatterlayer .js-line",
     "settings": ".page-title",
 }

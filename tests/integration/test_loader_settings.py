@@ -4,10 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 from recording import plain, record, tracekit
+
+from tracekit.advice.loading import effect_of
+from tracekit.analysis.report_schema import LoaderSummary
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +115,106 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
     }
     tried = times.keys() & forecasts.keys()
     assert tried
-    for name in tried:  # a tenth for what the machine does meanwhile, and a tenth for the model
+    for name in tried:  # a fifth for what the machine does meanwhile and what the model misses
         assert 0.8 * forecasts[name]["low_ms"] < times[name] < 1.2 * forecasts[name]["high_ms"], name
     split = next(each["evidence"] for each in report["findings"] if each["id"] == "loading.split")
     assert split["loader"] == "loader" and split["storage"] > 0.5 and split["wait"] > 0.7
+
+
+def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Path) -> None:
+    """GIVEN a run without workers, over storage that answers any number of readers late but at once THEN its probe has
+    seen many readers, and workers are recommended by it; a run without a loader has nothing to probe."""
+    sample = [
+        sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
+        "--images", "96", "--epochs", "2", "--store", slow_images,
+    ]  # fmt: skip
+    assert record(sample, tmp_path / "run").code == 0
+    done = tracekit("analyze", "--probe", "--json", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    (loader,) = report["loaders"]
+    assert loader["probed"] and loader["readers"] >= 4
+    workers = next(each for each in report["settings"] if each["name"] == "loader.loader.num_workers")
+    assert workers["basis"] == "probe" and workers["recommended"] > 0 and workers["gain"]["low"] > 0
+    assert workers["effect"] == "order"  # the sample draws its crops with the program's generator
+    assert json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)["settings"] == report["settings"]
+
+    (tmp_path / "program.py").write_text("import torch")
+    record([sys.executable, str(tmp_path / "program.py")], tmp_path / "other")
+    refused = tracekit("analyze", "--probe", str(tmp_path / "other"))
+    assert refused.returncode == 2 and "nothing to probe" in refused.stderr and not (tmp_path / "other/probe").exists()
+
+
+EFFECTS = Path(__file__).parent / "programs" / "loader_effects.py"
+ORDERS = ("default", "generator", "sharded")  # of the loaders of the program, in its order
+
+
+@cache
+def given_without_settings(workers: int) -> list[dict[str, list[float]]]:
+    return [json.loads(line) for line in plain([sys.executable, str(EFFECTS), str(workers)]).stdout.splitlines()]
+
+
+def given_by_loaders(workers: int, settings: str, tmp_path: Path) -> list[dict[str, list[float]]]:
+    """What each loader of the program gives with the settings applied to all of them."""
+    file = tmp_path / "settings.toml"
+    file.write_text("\n".join(f'[loader."{name}"]\n{settings}' for name in ("loader", "loader#2", "loader#3")))
+    done = tracekit("apply", str(file), "--", sys.executable, str(EFFECTS), str(workers))
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("workers", "settings", "order_changes"),
+    [
+        (2, "num_workers = 3", []),
+        # Samples draw the program's random numbers, which the default order hangs on, or a worker's.
+        (0, "num_workers = 2", ["default"]),
+        (2, "num_workers = 0", ["default"]),
+        (2, "prefetch_factor = 5", []),
+        (2, "pin_memory = true", []),
+        (2, "persistent_workers = true", ["default", "generator"]),
+    ],
+)
+def test_settings_change_what_their_labels_say(
+    workers: int, settings: str, order_changes: list[str], tmp_path: Path
+) -> None:
+    """GIVEN loaders of data sets that draw random numbers THEN a setting labelled identical changes nothing, one
+    labelled augmentation what is drawn and no order, and one labelled order the order of some loader."""
+    without = given_without_settings(workers)
+    now = given_by_loaders(workers, settings, tmp_path)
+    changed = [name for name, a, b in zip(ORDERS, without, now, strict=True) if a["order"] != b["order"]]
+    assert changed == order_changes
+    key, _, value = settings.partition(" = ")
+    known = LoaderSummary(0, "loader", "", workers, 2, 8, 3, 1.0, 0.1, {}, 1.0, workers, 1.0, 0.0)
+    if key == "num_workers":
+        labels = [
+            effect_of(msgspec.structs.replace(known, predictability=order), "loader.loader.num_workers", int(value))
+            for order in ("epoch", "run", "run")
+        ]
+        assert labels == ["order" if name in changed else "augmentation" for name in ORDERS]
+        assert all(a["drawn"] != b["drawn"] for a, b in zip(without, now, strict=True))
+    elif changed:
+        assert effect_of(known, f"loader.loader.{key}", 1) == "order"
+    else:
+        assert effect_of(known, f"loader.loader.{key}", 1) == "identical" and now == without
+
+
+def test_in_any_order_is_labelled_as_a_change_of_order(tmp_path: Path) -> None:
+    """GIVEN workers that overtake each other THEN the same samples come, each epoch, in an order of their own."""
+    now = given_by_loaders(2, "in_order = false", tmp_path)
+    for before, after in zip(given_without_settings(2), now, strict=True):
+        assert sorted(before["order"]) == sorted(after["order"])
+    known = LoaderSummary(0, "loader", "", 2, 2, 8, 3, 1.0, 0.1, {}, 1.0, 2, 1.0, 0.0)
+    assert effect_of(known, "loader.loader.in_order", 0) == "order"
+
+
+def test_settings_of_a_loader_made_elsewhere_are_not_applied(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TWO_LOADERS)
+    without = plain([sys.executable, str(program)]).stdout
+    line = 1 + TWO_LOADERS.splitlines().index("    return DataLoader(Numbers(), batch_size=2, shuffle=True, **given)")
+    settings = '[loader.loader]\nnum_workers = 0\nplace = "program.py:{}"\n'
+    elsewhere, missing = under(settings.format(line + 1), program, tmp_path / "first")
+    assert elsewhere == without and missing == ["settings of loader"]
+    there, missing = under(settings.format(line), program, tmp_path / "second")
+    assert there != without and "train 0 None" in there and not missing

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import plain, record
+from recording import PROGRAMS, plain, record, tracekit
 
 from tracekit.analysis.batches import made_batches
 
@@ -130,3 +130,21 @@ def test_what_a_batch_costs_is_known_where_it_is_made(
     assert (loader.num_workers, loader.batch_size, loader.persistent_workers) == (workers, 3, bool(persistent))
     assert loader.place == "program.py:20" and (loader.start_method == method or not workers)
     assert loader.sampler == "SequentialSampler" and not loader.iterable
+
+
+def test_loaders_that_go_wrong_go_wrong_as_without_us(tmp_path: Path) -> None:
+    """GIVEN workers that are killed or raise, loaders that are left, lie or never end THEN the program sees the same,
+    what the killed worker had recorded is kept, and the run can be analyzed."""
+    command = [sys.executable, str(PROGRAMS / "hostile_loaders.py")]
+    without, done = plain(command), record(command, tmp_path / "run")
+    assert (done.code, done.out) == (without.returncode, without.stdout) and done.code == 0
+    assert not [note for note in done.run.missing if "switched itself off" in note.why]
+    # Of the first two workers, one made samples 0 1 and 4 5, the other one 2 3 and no other.
+    first = done.run.sql(
+        "SELECT processes.worker, count(*) AS made FROM fetches JOIN processes USING (process) "
+        "WHERE process IN (SELECT process FROM processes WHERE worker >= 0 ORDER BY start_ns LIMIT 2) "
+        "GROUP BY ALL ORDER BY worker"
+    )
+    assert first["made"].tolist()[1] == 1 and first["made"].tolist()[0] >= 2
+    analyzed = tracekit("analyze", "--json", str(tmp_path / "run"))
+    assert analyzed.returncode == 0, analyzed.stderr

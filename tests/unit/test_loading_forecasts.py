@@ -6,7 +6,7 @@ import pytest
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.models.loading import forecasts, split, worker_counts
-from tracekit.run.manifest import Loader
+from tracekit.run.manifest import Loader, Memory
 from tracekit.study.loading import candidates
 
 BATCHES = 200
@@ -20,6 +20,8 @@ def costs(
     consume: float = 0.01,
     cpus: float = 4.0,
     readers: int = 2,
+    batch_bytes: int = 0,
+    memory: Memory = Memory(),  # noqa: B008  nothing changes it
 ) -> LoaderCosts:
     """Batches that are all alike, on a machine where the program keeps one CPU busy."""
     zero = np.zeros(BATCHES)
@@ -36,9 +38,12 @@ def costs(
         first=np.arange(BATCHES) == 0,
         start=0.0,
         readers=readers,
+        reading=float(readers),
         cpus=cpus,
         consumer_cpus=1.0,
-        batch_bytes=0,
+        batch_bytes=batch_bytes,
+        worker_bytes=0,
+        memory=memory,
         known=1.0,
     )
 
@@ -52,8 +57,8 @@ def per_batch(found: LoaderCosts, workers: int, prefetch: int = 2) -> tuple[floa
 def test_waiting_for_storage_is_shared_out_among_workers() -> None:
     """GIVEN 40 ms of storage per batch and 10 ms of computing THEN so many workers suffice as read at once."""
     found = costs(blocked=0.04, readers=8)
-    assert per_batch(found, 0)[0] == pytest.approx(0.05)
-    assert per_batch(found, 2)[0] == pytest.approx(0.02, rel=0.05)
+    assert per_batch(found, 0)[1] == pytest.approx(0.05)
+    assert per_batch(found, 2)[1] == pytest.approx(0.02, rel=0.05)
     assert per_batch(found, 5)[1] == pytest.approx(0.01, rel=0.05)
 
 
@@ -88,6 +93,33 @@ def test_a_split_adds_up() -> None:
     shares = [getattr(found, name) for name in found.__dataclass_fields__]
     assert sum(shares) == pytest.approx(1) and min(shares) >= 0
     assert found.storage > 0.1 and found.cpu > 0.3
+
+
+def test_what_does_not_fit_into_memory_is_left_out() -> None:
+    """GIVEN batches of 1 MB and 20 MB of shared memory THEN no more than 20 batches are made ahead; a limit of 0 leaves
+    what the program has."""
+    found = costs(blocked=0.04, workers=4, prefetch=4, batch_bytes=1_000_000, memory=Memory(shared=20_000_000))
+    ahead = [each.settings.workers * each.settings.prefetch for each in forecasts(found).grid if each.settings.workers]
+    assert max(ahead) in range(16, 21)
+    found = costs(blocked=0.04, workers=4, prefetch=4, batch_bytes=1_000_000, memory=Memory(free=0))
+    kept = [(each.settings.workers, each.settings.prefetch) for each in forecasts(found).grid]
+    assert set(kept) == {(0, 2)} | {(workers, prefetch) for workers in (1, 2, 3, 4) for prefetch in (1, 2, 4)}
+
+
+def test_a_probe_tells_how_storage_answers_more_readers() -> None:
+    """GIVEN a run with one reader, 40 ms of storage a batch THEN a probe in which 8 took as long makes 8 as fast as
+    that, and one in which they took 8 times as long makes them no faster than one."""
+    found = costs(workers=1, blocked=0.04, readers=1)
+    for blocked, expected in ((0.04, 0.01), (0.32, 0.04)):
+        probe = costs(workers=8, blocked=blocked, readers=8)
+        (each,) = [each for each in forecasts(found, [8], probe).grid if each.settings.prefetch == 2]
+        assert [each.low, each.high] == pytest.approx([expected, expected], rel=0.1)
+
+
+def test_fewer_readers_may_be_read_for_as_fast_together() -> None:
+    """GIVEN four readers that take 40 ms a batch each THEN one may take as long, or a fourth of it."""
+    low, high = per_batch(costs(workers=4, blocked=0.04, readers=4), 1)
+    assert low == pytest.approx(0.01, rel=0.05) and high == pytest.approx(0.04, rel=0.05)
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 7, 64])

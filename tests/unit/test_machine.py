@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tracekit.record import topology
-from tracekit.record.cgroup import cpu_quota, find_place
+from tracekit.record.cgroup import cpu_quota, find_place, free_memory
 from tracekit.record.examination import file_system
-from tracekit.record.machine import describe_cpu, thread_budget
+from tracekit.record.machine import describe_cpu, describe_memory, thread_budget
 from tracekit.run.manifest import CPU
 
 
@@ -169,6 +169,27 @@ def test_a_quota_that_is_none(tree: Tree, text: str) -> None:
     assert quota(tree("0::/\n", V2, {"cpu.max": text})) is None
 
 
+def test_the_memory_left_is_that_below_the_tightest_limit(tree: Tree) -> None:
+    files = {
+        "job/memory.max": "1000\n", "job/memory.current": "900\n",
+        "job/step/memory.max": "300\n", "job/step/memory.current": "250\n",
+        "job/step/task/memory.max": "max\n", "job/step/task/memory.current": "250\n",
+    }  # fmt: skip
+    process = tree("0::/job/step/task\n", V2, files)
+    assert free_memory(process, process / "mountinfo") == 50
+
+
+def test_the_memory_left_of_version_1(tree: Tree) -> None:
+    """Used memory that is over the limit leaves none; version 1 says "no limit" by a very large one."""
+    mounts = "31 20 0:27 / {top} rw - cgroup cgroup rw,memory\n"
+    files = {
+        "memory.limit_in_bytes": "9223372036854771712\n", "memory.usage_in_bytes": "5000\n",
+        "job/memory.limit_in_bytes": "100\n", "job/memory.usage_in_bytes": "150\n",
+    }  # fmt: skip
+    process = tree("5:memory:/job\n", mounts, files)
+    assert free_memory(process, process / "mountinfo") == 0
+
+
 @pytest.mark.parametrize(
     ("affinity", "limit", "budget"),
     [([0, 1, 2, 3], None, 4), ([0, 1, 2, 3], 2.5, 3), ([0, 1, 2, 3], 2.0, 2), ([0, 1], 8.0, 2), ([0, 1], 0.25, 1)],
@@ -187,6 +208,8 @@ def test_this_machine() -> None:
     assert set(cpu.affinity) == os.sched_getaffinity(0)
     assert cpu.logical >= len(cpu.affinity) >= cpu.physical_cores >= cpu.sockets
     assert 1 <= thread_budget(cpu) <= len(cpu.affinity)
+    memory = describe_memory()
+    assert memory.free is None or 0 < memory.free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_the_file_system_of_a_path_is_that_of_its_deepest_last_mount(tmp_path: Path) -> None:

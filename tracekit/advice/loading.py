@@ -1,6 +1,6 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
 
@@ -11,8 +11,9 @@ from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecas
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import Forecast, Forecasts, forecasts, split
+from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
-from tracekit.settings.catalogue import find
+from tracekit.settings.catalogue import Effect, find
 
 # A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
 AS_GOOD = 0.01
@@ -25,28 +26,41 @@ def loader_settings(run: Run, report: Report) -> Advice:
     """Recommend `num_workers` and `prefetch_factor` of each loader, and say why the program waits for it.
 
     The smallest setting is recommended that is within 1 % of the best one predicted, where even the least that is
-    predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split`.
+    predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split` and
+    `loading.predictability`.
     """
     steps = find_steps(run)
     settings: list[Setting] = []
     whys: list[str] = []
+    probes = _probes(run)
     for costs in loader_costs(run, steps):
         if costs.known == 0:
             continue
         window = steps.window(costs.process)
         loop = (window[1] - window[0]) / 1e9 if window else 0.0
-        predicted = forecasts(costs, [costs.settings.num_workers] if costs.settings.iterable else None)
-        summary = _summary(costs, predicted, loop)
+        probe = probes.get(costs.loader)
+        predicted = forecasts(costs, [costs.settings.num_workers] if costs.settings.iterable else None, probe)
+        summary = _summary(costs, predicted, loop, probe)
         report.loaders.append(summary)
         if summary.split:
             report.findings.append(_finding(summary))
         made, why = _advise(report, costs, summary, predicted, loop)
         settings += made
         whys.append(why)
-    return Advice(settings, " ".join(whys))
+    report.findings += [
+        _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
+    ]
+    return Advice(settings, " ".join(whys), holds_for(report.loaders, settings))
 
 
-def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float) -> LoaderSummary:
+def _probes(run: Run) -> dict[str, LoaderCosts]:
+    """What a probe has seen of each loader."""
+    if run.probe is None:
+        return {}
+    return {costs.loader: costs for costs in loader_costs(run.probe, find_steps(run.probe)) if costs.known}
+
+
+def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: LoaderCosts | None) -> LoaderSummary:
     why = split(costs)
     whole = max(loop, float((costs.wait + costs.gap).sum()))
     making = float((costs.blocked + costs.cpu).sum())
@@ -63,9 +77,11 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float) -> LoaderSum
         wait=float(costs.wait.sum()) / whole if whole else 0.0,
         split=asdict(why) if why else {},
         busy=min(making / (workers * whole), 1.0) if whole else 0.0,
-        readers=costs.readers,
+        readers=max(costs.readers, probe.readers if probe else 0),
+        probed=probe is not None,
         known=costs.known,
         error=predicted.error,
+        predictability=costs.settings.predictability,
         forecasts=[
             LoaderForecast(
                 each.settings.workers,
@@ -84,6 +100,16 @@ def _finding(summary: LoaderSummary) -> Finding:
     title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, **summary.split}
     return Finding("loading.split", title, evidence)
+
+
+def _predictability(name: str, loader: Loader) -> Finding:
+    ahead = {"run": "when the run begins", "epoch": "when an epoch begins"}
+    known = f"is known {ahead[loader.predictability]}" if loader.predictability in ahead else "is not known beforehand"
+    title = f"the order in which {name} takes samples {known}"
+    if loader.checked:
+        title += f": {loader.predicted} of {loader.checked} indices were predicted"
+    evidence = {"loader": name, "class": loader.predictability, "checked": loader.checked}
+    return Finding("loading.predictability", title, {**evidence, "predicted": loader.predicted})
 
 
 _WORDS = {
@@ -117,17 +143,20 @@ def _advise(
     if gain.low <= 0:
         return [], (
             f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {_in_words(predicted.current)}"
-            " does not tell."
+            f" does not tell{'' if summary.probed else f'; {_how_to_probe(report)} does'}."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if chosen.settings.workers > costs.readers:
-        why += f"; no more than {costs.readers} batches were being made at once, so the gain depends on the storage"
+    if chosen.settings.workers > summary.readers:
+        why += (
+            f"; no more than {costs.readers} batches were being made at once, so the gain depends on the storage:"
+            f" {_how_to_probe(report)} tells more"
+        )
     values = {f"loader.{name}.num_workers": chosen.settings.workers}
     if chosen.settings.workers:
         values[f"loader.{name}.prefetch_factor"] = chosen.settings.prefetch
     apply = [f"{report.path}/settings.toml", "--", *report.command]
-    settings = settings_of(summary, values, gain, "model", why, apply)
+    settings = settings_of(summary, values, gain, "probe" if summary.probed else "model", why, apply)
     return settings, f"{name} with {what}."
 
 
@@ -135,7 +164,7 @@ def settings_of(
     loader: LoaderSummary,
     values: Mapping[str, int],
     gain: Gain,
-    basis: Literal["measured", "model"],
+    basis: Literal["measured", "model", "probe"],
     why: str,
     apply: list[str],
 ) -> list[Setting]:
@@ -143,12 +172,27 @@ def settings_of(
     now = {"num_workers": loader.num_workers, "prefetch_factor": loader.prefetch_factor or None}
     found = []
     for name, value in values.items():
-        kind = find(name)
         current = now[name.rpartition(".")[2]]
-        if kind is not None and value != current:
+        if value != current:
             line = shell_line(["tracekit", "apply", *apply])
-            found.append(Setting(name, current, value, gain, basis, kind.effect, why, line))
+            found.append(Setting(name, current, value, gain, basis, effect_of(loader, name, value), why, line))
     return found
+
+
+def effect_of(loader: LoaderSummary, name: str, value: int) -> Effect:
+    """What a setting changes in the results. Data sets draw their random numbers in workers, each seeded by its number;
+    without workers they draw the program's, and an order that is not known for the run hangs on these."""
+    kind = find(name)
+    assert kind is not None
+    in_program = 0 in (loader.num_workers, value) and name.endswith(".num_workers")
+    return "order" if in_program and loader.predictability != "run" else kind.effect
+
+
+def holds_for(loaders: Sequence[LoaderSummary], settings: Sequence[Setting]) -> dict[str, int | str]:
+    """Where the loaders are made that something is recommended for: it holds for them alone."""
+    advised = {setting.name.rpartition(".")[0] for setting in settings}
+    places = {f"loader.{each.loader}": each.place for each in loaders}
+    return {f"{name}.place": place for name, place in places.items() if name in advised and place}
 
 
 def _gain(predicted: Forecasts, chosen: Forecast, share: float) -> Gain:
@@ -156,6 +200,10 @@ def _gain(predicted: Forecasts, chosen: Forecast, share: float) -> Gain:
     now = predicted.current.expected
     low, expected, high = (share * (1 - time / now) for time in (chosen.high, chosen.expected, chosen.low))
     return Gain(float(low - predicted.error), float(expected), float(np.minimum(high + predicted.error, 1.0)))
+
+
+def _how_to_probe(report: Report) -> str:
+    return f"`{shell_line(['tracekit', 'analyze', '--probe', report.path])}`"
 
 
 def _in_words(forecast: Forecast) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.steps import Steps
-from tracekit.run.manifest import Loader
+from tracekit.run.manifest import Loader, Memory
 from tracekit.run.reader import Run
 
 Seconds = NDArray[np.float64]
@@ -29,10 +29,12 @@ class LoaderCosts:
     """The batches of one loader of one process, B of them in the order in which the program got them, in seconds.
 
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
-    `consume` the same less the waiting for a CPU. In the worker, `blocked`
-    went by without the CPU being wanted (storage, locks, sleep), `cpu` on it. `receive` is what a batch that is there
-    takes to be taken. `first` marks those that an epoch began with; `start` is what starting one worker took.
-    `readers` were being made at once, at most. `known` is the share of the batches whose making was seen.
+    `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
+    (storage, locks, sleep), `cpu` on it. `receive` is what a batch that is there takes to be taken. `first` marks those
+    that an epoch began with; `start` is what starting one worker took. A batch has `batch_bytes`, a worker had
+    `worker_bytes` at most (0: not seen), and `memory` was free beside the program. `readers` were being made at
+    once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches whose
+    making was seen.
     """
 
     process: int
@@ -47,9 +49,12 @@ class LoaderCosts:
     first: NDArray[np.bool_]
     start: float
     readers: int
+    reading: float
     cpus: float
     consumer_cpus: float
     batch_bytes: int
+    worker_bytes: int
+    memory: Memory
     known: float
 
     def __len__(self) -> int:
@@ -105,6 +110,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
     # waits for it.
     sending = wait + late - receive
     cpu = cpu / _NS + (float(np.nanmedian(sending[late < 0])) if (late < 0).any() else 0.0) * ~itself
+    at_once, length = _at_once(batches[known])
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
@@ -114,22 +120,28 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
     cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
     cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
     size = batches["bytes"].to_numpy()
+    blocked = _filled(np.maximum(blocked, 0) / _NS, known)
+    making = length[at_once > 0].sum()
+    makers = batches["maker"][known & ~itself].unique()
     return LoaderCosts(
         process=process,
         loader=loader,
         settings=settings,
         wait=wait,
         gap=gap,
-        blocked=_filled(np.maximum(blocked, 0) / _NS, known),
+        blocked=blocked,
         cpu=_filled(cpu, known),
         receive=receive,
         consume=consume,
         first=first,
         start=_start(run, process, loader),
-        readers=_most_at_once(batches[known]),
+        readers=_most_at_once(at_once, length),
+        reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,
         consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
+        worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=0),
+        memory=_memory_beside(run, process),
         known=float(known.mean()),
     )
 
@@ -170,16 +182,35 @@ def _start(run: Run, process: int, loader: str) -> float:
     return float(rows["each"].median()) / _NS if len(rows) else 0.0
 
 
-def _most_at_once(batches: pd.DataFrame) -> int:
-    """How many batches were being made at once for a noticeable share of the time."""
+def _most_memory(run: Run, process: int) -> int:
+    """The resident memory of a process at its highest, bytes; 0 where it was not looked at."""
+    rows = run.sql(
+        "SELECT max(value) AS highest FROM counters WHERE counter = 'process.rss_bytes' AND process = ?", [process]
+    )
+    return int(rows["highest"].fillna(0).iloc[0])
+
+
+def _memory_beside(run: Run, process: int) -> Memory:
+    """What was free when the run began, less what the program itself came to need."""
+    memory = run.manifest.memory
+    free = None if memory.free is None else max(memory.free - _most_memory(run, process), 0)
+    return Memory(free, memory.shared)
+
+
+def _at_once(batches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many batches were being made at once in each stretch of time in which that is the same; its length, ns."""
     starts, ends = (batches[name].to_numpy(dtype=np.int64) for name in ("made_start_ns", "made_ns"))
     times = np.concatenate([starts, ends])
     change = np.concatenate([np.ones(len(starts), dtype=np.int64), -np.ones(len(ends), dtype=np.int64)])
     order = np.lexsort((change, times))
-    level, length = np.cumsum(change[order])[:-1], np.diff(times[order])
-    busy = length[level > 0].sum()
-    for count in range(int(level.max(initial=0)), 1, -1):
-        if length[level >= count].sum() >= _SEEN_SHARE * busy:
+    return np.cumsum(change[order])[:-1], np.diff(times[order])
+
+
+def _most_at_once(at_once: NDArray[np.int64], length: NDArray[np.int64]) -> int:
+    """How many batches were being made at once for a noticeable share of the time."""
+    making = length[at_once > 0].sum()
+    for count in range(int(at_once.max(initial=0)), 1, -1):
+        if length[at_once >= count].sum() >= _SEEN_SHARE * making:
             return count
     return 1
 

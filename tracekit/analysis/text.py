@@ -146,11 +146,12 @@ def _loaders(report: Report) -> Lines:
             _ms(each.batch_ms),
             _percent(each.wait),
             _percent(each.busy),
+            each.predictability or "-",
             ", ".join(f"{name} {share:.0%}" for name, share in _largest(each.split)),
         )
         for each in report.loaders[:_ROWS]
     ]
-    head = ["loader", "workers", "batches", "each", "waited", "busy", "for"]
+    head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "for"]
     return ["LOADERS  what the program waited for", *_table(head, rows), *_more(len(report.loaders))]
 
 

@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
-def command(run: Path | None, as_json: bool) -> None:
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Run the run's command again, for up to 10 s of its loop, to see how storage answers more loader workers.",
+)
+def command(run: Path | None, as_json: bool, probe: bool) -> None:
     """Explain where the time of RUN goes and recommend settings (default: the newest run). RUN may be a study.
 
     Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited
-    stays as it is.
+    stays as it is. With --probe what one run cannot know of its storage is measured; the command is ended after that,
+    by SIGTERM.
 
     \b
         tracekit analyze
@@ -38,10 +44,21 @@ def command(run: Path | None, as_json: bool) -> None:
         click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
         return
     _salvage(path)
+    if probe:
+        _probe(path)
     report = analyze(open_run(path))
     as_text = report_json(report)
     _write(path, report, as_text)
     click.echo(as_text if as_json else text_report(report), nl=as_json)
+
+
+def _probe(path: Path) -> None:
+    from tracekit.cli.options import end_on_signals
+    from tracekit.run.reader import open_run
+    from tracekit.study.probe import probe
+
+    end_on_signals()
+    probe(open_run(path), _say)
 
 
 def _salvage(path: Path) -> None:

@@ -1,8 +1,7 @@
 """What a loader would do with other settings, from what one run saw of it.
 
-The costs of the run's batches are replayed (`loader_replay`) at every setting of a grid. What the run cannot know is
-how the storage answers when more batches are read at once than ever were: either nothing changes, or it gives no more
-than it gave. Both are replayed, and the truth lies between.
+The costs of the run's batches are replayed (`loader_replay`) at every setting of a grid, with every storage that the
+run may have met (`storage`): the truth lies between.
 """
 
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
+from tracekit.models.storage import Storage, storages
 
 # Of each epoch, so many batches are replayed, and of the run so many: the rest goes on as they did.
 _MOST_BATCHES = 200
@@ -65,15 +65,21 @@ class Split:
     startup: float
 
 
-def forecasts(costs: LoaderCosts, counts: list[int] | None = None) -> Forecasts:
-    """The time per batch for every number of workers up to 4 per CPU (or those given) and prefetch factors up to 16."""
+def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: LoaderCosts | None = None) -> Forecasts:
+    """The time per batch for every number of workers up to 4 per CPU (or those given) and prefetch factors up to 16.
+
+    What would not fit into memory is left out. `probe`: the same loader in a run with more workers, which has seen how
+    storage answers them.
+    """
     current = _settings_of(costs)
     grid = [
-        _forecast(costs, LoaderSettings(workers, prefetch, current.in_order, _start(costs)))
+        _forecast(costs, LoaderSettings(workers, prefetch, current.in_order, _start(costs)), probe)
         for workers in (counts if counts is not None else worker_counts(int(np.ceil(costs.cpus))))
         for prefetch in (_PREFETCH if workers else (2,))
+        if fits(costs, workers, prefetch)
     ]
-    return Forecasts(_forecast(costs, current), _measured(costs), grid)
+    now = _time(costs, current, Storage())
+    return Forecasts(Forecast(current, now, now, now), _measured(costs), grid)
 
 
 def worker_counts(cpus: int) -> list[int]:
@@ -85,13 +91,24 @@ def worker_counts(cpus: int) -> list[int]:
     return counts if counts[-1] == 4 * cpus else [*counts, 4 * cpus]
 
 
+def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
+    """Whether so many workers and the batches that they have made fit into memory, and the batches into /dev/shm.
+
+    What the program has fits; so does what is not known."""
+    ahead = workers * prefetch * costs.batch_bytes
+    shared, free = costs.memory.shared, costs.memory.free
+    if workers <= costs.settings.num_workers and prefetch <= (costs.settings.prefetch_factor or 0):
+        return True
+    return (shared is None or ahead <= shared) and (free is None or workers * costs.worker_bytes + ahead <= free)
+
+
 def split(costs: LoaderCosts) -> Split | None:
     """What the program waited for, by what it would not have waited for: the storage made instant, then the work of the
     workers, the transfer of batches, the program's own claim to the CPUs; before all that, delivery in any order and
     workers that are there at once. None where it did not wait.
     """
     settings = _settings_of(costs)
-    work, machine = _workload(costs, settings.workers), _machine(costs, 1)
+    work, machine = _workload(costs, settings.workers), _machine(costs)
     zero = np.zeros(len(costs))
     stalls = {"": _stall(costs, work, machine, settings)}
     settings = replace(settings, start=0.0)
@@ -122,18 +139,20 @@ def _start(costs: LoaderCosts) -> float:
     return costs.start if costs.settings.num_workers else START_S
 
 
-def _forecast(costs: LoaderCosts, settings: LoaderSettings) -> Forecast:
-    seen = max(costs.readers, 1)
-    times = [_time(costs, settings, at_once) for at_once in ({None, seen} if settings.workers > seen else {None})]
+def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: LoaderCosts | None) -> Forecast:
+    times = [_time(costs, settings, storage) for storage in storages(costs, max(settings.workers, 1), probe)]
     return Forecast(settings, min(times), float(np.mean(times)), max(times))
 
 
-def _time(costs: LoaderCosts, settings: LoaderSettings, at_once: int | None) -> float:
-    """Seconds per batch, where no more than some batches are read as fast as if they were read alone."""
+def _time(costs: LoaderCosts, settings: LoaderSettings, storage: Storage) -> float:
+    """Seconds per batch."""
     work = _workload(costs, settings.workers)
-    if at_once is not None:
-        work = replace(work, delay=np.zeros(len(costs)), transfer=work.delay / at_once)
-    machine = _machine(costs, at_once)
+    read, machine = costs.blocked * storage.alone, _machine(costs)
+    if storage.at_once is None:
+        work = replace(work, delay=read)
+    else:
+        work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
+        machine = replace(machine, stream=1.0 / storage.at_once)
     total = sum(_length(found, batches) for found, batches in _replays(costs, work, machine, settings))
     return total / sum(batches for _, batches in _epochs(costs))
 
@@ -177,8 +196,8 @@ def _workload(costs: LoaderCosts, workers: int) -> Workload:
     return Workload(costs.blocked, np.zeros(len(costs)), costs.cpu, receive if workers else 0 * receive, costs.consume)
 
 
-def _machine(costs: LoaderCosts, at_once: int | None) -> Machine:
-    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus), 1.0 if at_once is None else 1.0 / at_once)
+def _machine(costs: LoaderCosts) -> Machine:
+    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus))
 
 
 def _measured(costs: LoaderCosts) -> float:

@@ -1,4 +1,4 @@
-"""Where a process stands in the cgroup hierarchies (version 1, 2, or both), and the CPU quota it is under."""
+"""Where a process stands in the cgroup hierarchies (version 1, 2, or both), and the limits it is under there."""
 
 import re
 from dataclasses import dataclass
@@ -30,6 +30,20 @@ class Place:
         """The folder whose quota is the tightest, hence the one that is throttled; the process's own without any."""
         quotas = [(quota, folder) for folder in self.upward if (quota := self._quota_of(folder)) is not None]
         return min(quotas, key=lambda pair: pair[0])[1] if quotas else self.folder
+
+    def free_memory(self) -> int | None:
+        """Bytes that the tightest limit still leaves; None where there is no limit."""
+        return min((free for free in map(self._free_of, self.upward) if free is not None), default=None)
+
+    def _free_of(self, folder: Path) -> int | None:
+        names = ("memory.max", "memory.current")
+        if self.version == 1:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        try:
+            limit, used = (int(_read(folder / name)) for name in names)
+        except ValueError:  # "max", or no such file here
+            return None
+        return max(limit - used, 0)
 
     def _quota_of(self, folder: Path) -> float | None:
         if self.version == 2:
@@ -74,6 +88,12 @@ def cpu_quota(process: Path = SELF, mountinfo: Path = MOUNTS) -> float | None:
     """The CPUs that the process's cgroups grant, the tightest limit from its own up to the root; None without limit."""
     place = find_place("cpu", process, mountinfo)
     return place.quota() if place else None
+
+
+def free_memory(process: Path = SELF, mountinfo: Path = MOUNTS) -> int | None:
+    """The bytes that the process's cgroups still leave it; None without limit."""
+    place = find_place("memory", process, mountinfo)
+    return place.free_memory() if place else None
 
 
 @dataclass(frozen=True)

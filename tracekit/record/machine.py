@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.record import topology
-from tracekit.record.cgroup import cpu_quota
+from tracekit.record.cgroup import cpu_quota, free_memory
 from tracekit.record.nvml import Nvml
-from tracekit.run.manifest import CPU
+from tracekit.run.manifest import CPU, Memory
 from tracekit.settings.affinity import choose_cpus, layouts_to_try
 from tracekit.settings.catalogue import SettingsError
 from tracekit.settings.exploration import thread_grid
@@ -31,6 +31,27 @@ def describe_cpu() -> CPU:
         numa_nodes=topology.numa_nodes(allowed),
         quota=cpu_quota(),
     )
+
+
+def describe_memory() -> Memory:
+    """The memory that a program started from here can still have."""
+    limit, there = free_memory(), _available()
+    known = [each for each in (limit, there) if each is not None]
+    try:
+        shared = os.statvfs("/dev/shm")
+    except OSError:
+        return Memory(min(known, default=None))
+    return Memory(min(known, default=None), shared.f_bavail * shared.f_frsize)
+
+
+def _available() -> int | None:
+    """MemAvailable of proc_meminfo(5), bytes."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
 
 
 def thread_budget(cpu: CPU) -> int:

@@ -162,7 +162,7 @@ class _Recorder(threading.Thread):
 
 
 def _new_manifest(options: Options, run: Path, spool: Path) -> Manifest:
-    from tracekit.record.machine import describe_cpu, gpus
+    from tracekit.record.machine import describe_cpu, describe_memory, gpus
 
     return Manifest(
         tracekit=tracekit.__version__,
@@ -178,6 +178,7 @@ def _new_manifest(options: Options, run: Path, spool: Path) -> Manifest:
         supervisor=os.getpid(),
         supervisor_started=process_started(os.getpid()) or 0,
         cpu=describe_cpu(),
+        memory=describe_memory(),
         gpus=gpus(),
         overhead=Overhead(budget=options.overhead),
         profile=options.profile,

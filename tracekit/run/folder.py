@@ -14,6 +14,7 @@ from tracekit.errors import RunError
 
 DEFAULT_DIRECTORY = "tracekit-runs"
 STUDY_FILE = "study.json"
+PROBE = "probe"  # below a run: another run of its command, with more loader workers
 
 
 def new_run_path(command: list[str], directory: Path | str = DEFAULT_DIRECTORY) -> Path:

@@ -32,6 +32,14 @@ class CPU(msgspec.Struct):
     quota: float | None = None  # CPUs the cgroup grants, None where it sets no limit
 
 
+class Memory(msgspec.Struct):
+    """What was free when the run began, bytes: memory that the machine and the cgroup gave, and /dev/shm, through which
+    loader workers hand over batches. None where that is not known."""
+
+    free: int | None = None
+    shared: int | None = None
+
+
 class Torch(msgspec.Struct):
     """The torch build in the program, as its own process saw it."""
 
@@ -55,6 +63,9 @@ class Loader(msgspec.Struct):
     drop_last: bool = False
     iterable: bool = False
     sampler: str = ""
+    predictability: str = ""  # of the order of its samples: run | epoch | none; "" where nobody looked
+    checked: int = 0  # indices that were compared with their prediction
+    predicted: int = 0  # those that were as predicted
     start_method: str = ""  # of its workers; "" for Python's default
 
 
@@ -96,6 +107,7 @@ class Manifest(msgspec.Struct):
     supervisor: int = 0  # its pid, while it lives
     supervisor_started: int = 0  # its start in clock ticks since boot: a recycled pid is not the supervisor
     cpu: CPU = msgspec.field(default_factory=CPU)
+    memory: Memory = msgspec.field(default_factory=Memory)
     torch: Torch | None = None
     loaders: dict[str, Loader] = {}  # of the process with the most steps
     gpus: list[str] = []

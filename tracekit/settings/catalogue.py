@@ -73,6 +73,13 @@ CATALOGUE = (
     ),
     Kind("loader.*.persistent_workers", bool, "workers that live from epoch to epoch", "order", applicable=True),
     Kind("loader.*.in_order", bool, "batches in the order of the sampler", "order", applicable=True),
+    Kind(
+        "loader.*.place",
+        str,
+        "the file and line that makes the loader: its settings hold for no other",
+        "identical",
+        applicable=True,
+    ),
     Kind("prefetch.ram", int, "memory for samples fetched ahead, bytes", "identical", 0),
     Kind("prefetch.disk", int, "local disk for samples fetched ahead, bytes", "identical", 0),
     Kind("prefetch.outstanding_reads", int, "reads under way at once", "identical", 1),

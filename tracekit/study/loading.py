@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
-from tracekit.advice.loading import AS_GOOD, settings_of
+from tracekit.advice.loading import AS_GOOD, holds_for, settings_of
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
@@ -87,4 +87,5 @@ def _conclude(
     why = f"{best.pairs} pairs of runs in processes of their own, a noise floor of {best.margin:.1%}"
     apply = [str(folder / "settings.toml"), "--", *command]
     settings = settings_of(loader, values, best.gain, "measured", why, apply)
-    return Advice(settings, f"Recommended is {best.b} for {loader.loader}, as measured here.")
+    why = f"Recommended is {best.b} for {loader.loader}, as measured here."
+    return Advice(settings, why, holds_for([loader], settings))

@@ -29,12 +29,13 @@ class Recording:
     words: list[str]
     run: Path
     output: Path
+    directory: str | None = None  # where to run it; None: here
 
     def start(self) -> subprocess.Popen[bytes]:
         with open(f"{self.output}.txt", "wb") as output, open(f"{self.output}.err", "wb") as errors:
             return subprocess.Popen(
                 self.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0,
-                env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
+                cwd=self.directory, env=os.environ | {_PADDING: "x" * random.randrange(_MOST_PADDING)},
             )  # fmt: skip
 
     def in_loop(self) -> bool:

@@ -1,0 +1,207 @@
+"""The programs that the loading benchmark measures: loaders whose samples have known costs. Knows nothing of tracekit.
+
+    python benchmarks/_loading_workloads.py NAME --unit BYTES [--store URL] [--workers 2] [--prefetch 2]
+    python benchmarks/_loading_workloads.py NAME --unit BYTES … --grid 0:2,1:2,4:8 --rounds 3
+
+The first form runs a workload once; the second one at several settings, in random order, and prints for each the
+seconds per batch of each round: as it is, and behind a setting (`2:2:cached`, `2:2:synthetic`) without its storage, or
+without its computing too. Computing is hashing: `--unit` bytes take 1 ms.
+"""
+
+import argparse
+import hashlib
+import http.client
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A loop over a loader. Per sample `cpu_ms` of computing and `size` bytes from the store (both by index); per batch
+    `consume_ms` of computing in the program, or of waiting for a `device`.
+
+    The store answers after `latency` s and sends `bandwidth` bytes per s. `workers` and `prefetch` are what the program
+    has before anybody advises it.
+    """
+
+    cpu_ms: Callable[[int], float] = lambda index: 0.0
+    size: Callable[[int], int] = lambda index: 0
+    latency: float = 0.0
+    bandwidth: float = 1e9
+    consume_ms: float = 0.0
+    device: bool = False
+    batch: int = 4
+    batches: int = 50
+    elements: int = 16  # numbers in a sample
+    workers: int = 1
+    prefetch: int = 2
+    epochs: int = 2
+    persistent: bool = False
+    in_order: bool = True
+    others: int = 0  # batches of a second loader after each epoch
+
+
+def same(value: float) -> Callable[[int], float]:
+    return lambda index: value
+
+
+def lognormal(mean: float, sigma: float) -> Callable[[int], float]:
+    return lambda index: mean * random.Random(index).lognormvariate(-sigma * sigma / 2, sigma)
+
+
+def bimodal(usual: float, rare: float, share: float) -> Callable[[int], float]:
+    return lambda index: rare if random.Random(index).random() < share else usual
+
+
+def whole(of: Callable[[int], float]) -> Callable[[int], int]:
+    return lambda index: int(of(index))
+
+
+WORKLOADS = {
+    "computing, light": Workload(cpu_ms=same(0.5), consume_ms=6),
+    "computing, as much as the program": Workload(cpu_ms=same(1.2), consume_ms=5, workers=0),
+    "computing, heavy": Workload(cpu_ms=same(3), consume_ms=2, workers=2),
+    "computing, log-normal": Workload(cpu_ms=lognormal(1.5, 1), consume_ms=4, workers=2),
+    "computing, bimodal": Workload(cpu_ms=bimodal(0.3, 12, 0.1), consume_ms=4),
+    "latency": Workload(size=whole(same(2000)), latency=0.005, consume_ms=5),
+    "latency, no workers": Workload(size=whole(same(2000)), latency=0.005, consume_ms=5, workers=0),
+    "latency, slow program": Workload(size=whole(same(2000)), latency=0.003, consume_ms=20, workers=2),
+    "latency, fast program": Workload(size=whole(same(2000)), latency=0.01, batch=2, consume_ms=0, workers=4),
+    "bandwidth": Workload(size=whole(same(60_000)), bandwidth=20e6, consume_ms=2, workers=2),
+    "bandwidth, slow program": Workload(size=whole(same(60_000)), bandwidth=20e6, consume_ms=20),
+    "bandwidth, no workers": Workload(size=whole(same(40_000)), bandwidth=20e6, consume_ms=5, workers=0),
+    "latency and computing": Workload(
+        size=whole(same(5000)), latency=0.004, cpu_ms=same(1), consume_ms=4, workers=2
+    ),
+    "sizes log-normal": Workload(size=whole(lognormal(40_000, 1)), bandwidth=20e6, consume_ms=6, workers=2),
+    "sizes bimodal": Workload(
+        size=whole(bimodal(5000, 400_000, 0.08)), latency=0.002, bandwidth=20e6, consume_ms=6, workers=2
+    ),
+    "sizes bimodal, in any order": Workload(
+        size=whole(bimodal(5000, 400_000, 0.08)), latency=0.002, bandwidth=20e6, consume_ms=6, workers=2,
+        in_order=False,
+    ),
+    "tiny samples": Workload(batch=256, consume_ms=1),
+    "tiny samples, no workers": Workload(batch=32, consume_ms=0.2, batches=200, workers=0),
+    "huge samples": Workload(cpu_ms=same(4), batch=1, elements=1 << 20, consume_ms=4),
+    "a device computes": Workload(cpu_ms=same(1.5), consume_ms=6, device=True),
+    "a device computes, latency": Workload(size=whole(same(2000)), latency=0.004, consume_ms=8, device=True),
+    "workers that persist": Workload(cpu_ms=same(1), consume_ms=4, epochs=4, batches=25, persistent=True),
+    "two loaders": Workload(cpu_ms=same(1), consume_ms=5, others=15, workers=2),
+}  # fmt: skip
+
+
+def compute(ms: float, unit: int) -> None:
+    """Keep a CPU busy for about so long: the same work each time."""
+    left = int(ms * unit)
+    while left > 0:
+        hashlib.sha256(_block(min(left, 1 << 16)))
+        left -= 1 << 16
+
+
+@cache
+def _block(size: int) -> bytes:
+    return bytes(size)
+
+
+class Samples(Dataset[Tensor]):
+    """Samples that cost what the workload says."""
+
+    def __init__(self, workload: Workload, unit: int, store: str) -> None:
+        self.workload, self.unit, self.store = workload, unit, store
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __len__(self) -> int:
+        return self.workload.batch * self.workload.batches
+
+    def __getitem__(self, index: int) -> Tensor:
+        if self.workload.size(index):
+            self.read(index)
+        compute(self.workload.cpu_ms(index), self.unit)
+        return torch.full((self.workload.elements,), float(index))
+
+    def read(self, index: int) -> bytes:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(urlsplit(self.store).netloc)
+        self._connection.request("GET", f"/{index}")
+        return self._connection.getresponse().read()
+
+
+def run(workload: Workload, workers: int, prefetch: int, unit: int, store: str) -> float:
+    """Seconds per batch of the whole loop, the start of workers included."""
+
+    def loader(samples: Samples) -> DataLoader[Tensor]:
+        return DataLoader(
+            samples, workload.batch, shuffle=True, num_workers=workers, prefetch_factor=prefetch if workers else None,
+            persistent_workers=workload.persistent and workers > 0, in_order=workload.in_order,
+        )  # fmt: skip
+
+    main, other = loader(Samples(workload, unit, store)), loader(Samples(workload, unit, store))
+    spent = 0.0
+    for _ in range(workload.epochs):
+        began = time.perf_counter()
+        for _ in main:
+            consume(workload, unit)
+        spent += time.perf_counter() - began
+        if workload.others:
+            for _, _ in zip(range(workload.others), other, strict=False):
+                consume(workload, unit)
+    return spent / workload.epochs / workload.batches
+
+
+def consume(workload: Workload, unit: int) -> None:
+    if workload.device:
+        time.sleep(workload.consume_ms / 1e3)
+    else:
+        compute(workload.consume_ms, unit)
+
+
+def variant(workload: Workload, name: str) -> Workload:
+    """The workload with instant storage (`cached`), or with instant samples (`synthetic`)."""
+    if not name:
+        return workload
+    cached = replace(workload, size=lambda index: 0)
+    return cached if name == "cached" else replace(cached, cpu_ms=same(0))
+
+
+def rounds(cells: list[str], count: int) -> Iterator[str]:
+    for _ in range(count):
+        yield from random.sample(cells, len(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=list(WORKLOADS))
+    parser.add_argument("--unit", type=int, required=True)
+    parser.add_argument("--store", default="")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--prefetch", type=int)
+    parser.add_argument("--grid")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    workload = WORKLOADS[options.name]
+    if options.grid is None:
+        workers = workload.workers if options.workers is None else options.workers
+        run(workload, workers, options.prefetch or workload.prefetch, options.unit, options.store)
+        return
+    found: dict[str, list[float]] = {}
+    for cell in rounds(options.grid.split(","), options.rounds):
+        workers, prefetch, name = (cell + ":").split(":")[:3]
+        seconds = run(variant(workload, name), int(workers), int(prefetch), options.unit, options.store)
+        found.setdefault(cell, []).append(seconds)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Access order: which samples a loader will ask for, known beforehand where torch's own samplers decide it.
+
+Copies of a sampler run beside the program's, on copies of its random generators, and every index that the program's
+sampler gives out is compared with theirs. The program's own samplers and generators are left as they are. No data set
+is asked for its length that would not have been: the copies learn what the program's sampler was told.
+"""
+
+import copy
+import operator
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+# How far ahead the order is known: when the run begins, when an epoch begins, or not.
+RUN, EPOCH, NONE = "run", "epoch", "none"
+# The order of more samples is not predicted: a copy of it takes some 40 bytes a sample of the program's memory.
+_MOST_SAMPLES = 2_000_000
+_ITERABLE = 1  # of torch's `_DatasetKind`
+
+
+class AccessOrder:
+    """The order of one loader. Its `facts` are its class, and of the indices that were `checked` those `predicted`.
+
+    Two copies of the sampler run ahead. One is made when an epoch begins: what it gets right was known then. The other
+    one was made when the first epoch began and goes on by itself: what it gets right was known for the whole run.
+    """
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+        self._twin: _Twin | None = None  # the one that goes on; None once it was wrong
+        self._epochs = 0
+        self._last: Epoch | None = None
+
+    def begin(self, iterator: Any, generator: Any) -> "Epoch":
+        """An epoch begins: its iterator is about to ask for the first index. `generator`: the loader's own, if any."""
+        epoch = Epoch(self, iterator)
+        if self._facts.get("predictability") != NONE:
+            try:
+                self._copy(epoch, iterator, generator)
+            except Exception:  # a sampler of the program's own
+                self.is_not_known()
+        self._last = epoch
+        return epoch
+
+    def _copy(self, epoch: "Epoch", iterator: Any, generator: Any) -> None:
+        if iterator._dataset_kind == _ITERABLE:
+            raise TypeError("an iterable data set has an order of its own")
+        self._epochs += 1
+        if _is_watched():
+            if "predictability" in self._facts:
+                self.is_not_foreseen()
+            return
+        sampler = iterator._index_sampler
+        twin = _Twin(sampler)
+        if self._epochs == 1:
+            self._twin = None if twin.draws_from_default else _Twin(sampler)
+        elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):
+            self._twin = None
+        epoch.twin, epoch.length = twin, _Length(sampler, iterator._sampler_iter)
+
+    def _goes_on(self, foreseen: "_Twin", now: "_Twin", iterator: Any, generator: Any) -> bool:
+        """Bring the copy that goes on to where the next epoch begins; False where that is not known."""
+        last = self._last
+        if last is None or not last.is_complete:
+            return False
+        if not last.is_of(iterator):
+            foreseen.draw_base_seed(generator)
+        return foreseen.set_epoch_like(now)
+
+    def run_ahead(self, epoch: "Epoch", twin: "_Twin", length: int) -> None:
+        """The program's sampler has begun, told that there are so many samples: so do the copies."""
+        try:
+            epoch.known = twin.begin(length)
+            if self._twin is not None:
+                epoch.foreseen = self._twin.begin(length)
+        except Exception:  # too many samples
+            self.is_not_known()
+            return
+        shown = self._epochs > 1 or twin.is_the_same_each_time
+        self._facts["predictability"] = RUN if self._twin is not None and shown else EPOCH
+
+    def count(self, indices: int, predicted: bool) -> None:
+        self._facts["checked"] = self._facts.get("checked", 0) + indices
+        self._facts["predicted"] = self._facts.get("predicted", 0) + indices * predicted
+
+    def is_not_foreseen(self) -> None:
+        self._twin = None
+        self._facts["predictability"] = EPOCH
+
+    def is_not_known(self) -> None:
+        self._twin = None
+        self._facts["predictability"] = NONE
+
+
+class Epoch:
+    """One pass over a sampler, compared with what was predicted of it when it began and when the run began."""
+
+    def __init__(self, order: AccessOrder, iterator: Any) -> None:
+        self.is_complete = False  # the program has had all of its batches
+        self.twin: _Twin | None = None
+        self.length: _Length | None = None
+        self.known: Iterator[Any] | None = None
+        self.foreseen: Iterator[Any] | None = None
+        self._order = order
+        self._iterator = weakref.ref(iterator)
+
+    def is_of(self, iterator: Any) -> bool:
+        return self._iterator() is iterator
+
+    def issued(self, index: Any) -> None:
+        """The sampler gave out an index, or those of a batch; None: it has no more.
+
+        The copies are asked once more when it has no more: some samplers draw random numbers when they end.
+        """
+        if self.length is not None and self.twin is not None:
+            self._order.run_ahead(self, self.twin, self.length.taken_back())
+            self.length = self.twin = None
+        if self.foreseen is not None and next(self.foreseen, None) != index:
+            self.foreseen = None
+            self._order.is_not_foreseen()
+        if self.known is not None:
+            predicted = next(self.known, None) == index
+            if index is not None:
+                self._order.count(len(index) if type(index) is list else 1, predicted)
+            if not predicted:
+                self.known = None
+                self._order.is_not_known()
+
+    def failed(self) -> None:
+        """The sampler raised an exception."""
+        if self.length is not None:
+            self.length.taken_back()
+        self.length = self.known = self.foreseen = None
+
+
+class _Twin:
+    """A copy of one of torch's samplers, which draws from copies of its generators. Raises TypeError for others."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.draws_from_default = False
+        self._generators: dict[int, tuple[Any, Any]] = {}  # the program's, which lives as long as its copy, by its id
+        self._shards: list[Any] = []  # copies of DistributedSamplers
+        self._pace: int | None = None  # by which the program moves their `epoch` on
+        self._sampler = self._copied(sampler)
+
+    @property
+    def is_the_same_each_time(self) -> bool:
+        return not self._generators and not self.draws_from_default and not any(each.shuffle for each in self._shards)
+
+    def begin(self, length: int) -> Iterator[Any]:
+        """The indices of an epoch over so many samples, the same number each time. Raises ValueError for too many."""
+        inner, name = _sized_by(self._sampler)
+        if name and type(getattr(inner, name)) is not range:
+            setattr(inner, name, range(length))
+        if max(length, len(inner)) > _MOST_SAMPLES:
+            raise ValueError(f"more than {_MOST_SAMPLES} samples")
+        return iter(self._sampler)
+
+    def draw_base_seed(self, generator: Any) -> None:
+        """A new iterator draws the base seed of its workers from the loader's generator."""
+        if id(generator) in self._generators:
+            _, twin = self._generators[id(generator)]
+            _draw(twin)
+
+    def set_epoch_like(self, now: "_Twin") -> bool:
+        """Take over the epochs of a copy made now, if they have moved on by 0 or 1, and by as much as ever."""
+        for mine, other in zip(self._shards, now._shards, strict=True):
+            pace = other.epoch - mine.epoch
+            if pace not in (0, 1) or self._pace not in (None, pace):
+                return False
+            self._pace, mine.epoch = pace, other.epoch
+        return True
+
+    def _copied(self, sampler: Any) -> Any:
+        from torch.utils.data import (
+            BatchSampler,
+            DistributedSampler,
+            RandomSampler,
+            SequentialSampler,
+            SubsetRandomSampler,
+            WeightedRandomSampler,
+        )
+
+        kind = type(sampler)
+        twin = copy.copy(sampler)
+        if kind is BatchSampler:
+            twin.sampler = self._copied(sampler.sampler)
+        elif kind is DistributedSampler:
+            self._shards.append(twin)
+        elif kind is SubsetRandomSampler:
+            twin.indices = self._copied(sampler.indices)
+        elif kind is WeightedRandomSampler:
+            twin.weights = sampler.weights.clone()
+        elif kind not in (SequentialSampler, RandomSampler, range, list, tuple):
+            raise TypeError(f"{kind.__name__} is not one of torch's samplers")
+        if hasattr(sampler, "generator"):
+            twin.generator = self._generator(sampler)
+        return twin
+
+    def _generator(self, sampler: Any) -> Any:
+        import torch
+
+        if sampler.generator is not None:
+            twin = _generator_like(sampler.generator)
+            self._generators[id(sampler.generator)] = sampler.generator, twin
+            return twin
+        self.draws_from_default = True
+        default = _generator_like(torch.default_generator)
+        if type(sampler).__name__ != "RandomSampler":
+            return default
+        return torch.Generator().manual_seed(_draw(default))  # it shuffles with a generator that it seeds so
+
+
+class _Length:
+    """Stands in for the data set that a sampler asks for its length, until that has begun, and remembers the answer."""
+
+    def __init__(self, sampler: Any, begun: Iterator[Any]) -> None:
+        self._sampler, self._name = _sized_by(sampler)
+        # What gave a plain iterator at once, without batches, was told before.
+        self._told = operator.length_hint(begun, 0)
+        if self._name:
+            self._source = getattr(self._sampler, self._name)
+            setattr(self._sampler, self._name, self)
+
+    def __len__(self) -> int:
+        self._told = len(self._source)
+        return self._told
+
+    def taken_back(self) -> int:
+        if self._name:
+            setattr(self._sampler, self._name, self._source)
+        return self._told
+
+
+def _sized_by(sampler: Any) -> tuple[Any, str]:
+    """The sampler inside samplers of batches, and its attribute that is asked for the number of samples; "" where it
+    knows that itself."""
+    while type(sampler).__name__ == "BatchSampler":
+        sampler = sampler.sampler
+    names = {"SequentialSampler": "data_source", "RandomSampler": "data_source", "DistributedSampler": "dataset"}
+    return sampler, names.get(type(sampler).__name__, "")
+
+
+def _generator_like(generator: Any) -> Any:
+    import torch
+
+    return torch.Generator().set_state(generator.get_state())
+
+
+def _draw(generator: Any) -> int:
+    """A seed, drawn as torch draws it."""
+    import torch
+
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _is_watched() -> bool:
+    """Whether somebody would see the operations of our copies: a profiler, or a mode that the program is in."""
+    import torch
+
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    return bool(modes) or torch._C._autograd._profiler_enabled()

@@ -1,0 +1,50 @@
+"""How storage may answer several readers at once: from what one run saw of it, and a probe with more readers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.loading import LoaderCosts
+
+# Of a mean: so many standard errors to either side hold it with 95 %.
+_STANDARD_ERRORS = 1.96
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Some batches are read `at_once` as fast as one; more share what these got (None: any number). A batch that is
+    read alone takes the share `alone` of what the run saw."""
+
+    at_once: float | None = None
+    alone: float = 1.0
+
+
+def storages(costs: LoaderCosts, workers: int, probe: LoaderCosts | None = None) -> list[Storage]:
+    """The storages that a run may have met, as far as they differ for so many workers: the truth lies between.
+
+    More readers than were ever seen may be read for as fast, or get no more than these did. Fewer may be served no
+    faster, or may be given all that several shared. A probe narrows it down where it saw more readers.
+    """
+    seen = max(costs.readers, costs.settings.num_workers, 1)
+    if workers == seen:
+        return [Storage()]
+    if workers < seen:
+        return [Storage(), Storage(1.0, 1 / seen)]
+    if probe is None or probe.readers <= seen:
+        return [Storage(), Storage(seen)]
+    low, high = _slower(costs, probe)
+    found = [Storage() if slower <= 1 else Storage(max(probe.reading / slower, 1.0)) for slower in (low, high)]
+    return found if workers <= probe.readers else [*found, Storage(max(probe.reading / max(high, 1.0), 1.0))]
+
+
+def _slower(costs: LoaderCosts, probe: LoaderCosts) -> tuple[float, float]:
+    """How many times longer a batch takes to read among the probe's readers: at least and at most."""
+    ratio = float(probe.blocked.mean() / costs.blocked.mean()) if costs.blocked.any() else 1.0
+    error = _STANDARD_ERRORS * float(np.hypot(_error(costs), _error(probe)))
+    return ratio * (1 - min(error, 1.0)), ratio * (1 + error)
+
+
+def _error(costs: LoaderCosts) -> float:
+    """The standard error of the mean time that storage took, relative."""
+    mean = costs.blocked.mean()
+    return float(costs.blocked.std() / mean / np.sqrt(len(costs))) if mean > 0 else 0.0
