@@ -193,7 +193,7 @@ def main() -> None:
     workload = WORKLOADS[options.name]
     if options.grid is None:
         workers = workload.workers if options.workers is None else options.workers
-        run(workload, workers, options.prefetch or workload.prefetch, options.unit, options.store)
+        print(run(workload, workers, options.prefetch or workload.prefetch, options.unit, options.store))
         return
     found: dict[str, list[float]] = {}
     for cell in rounds(options.grid.split(","), options.rounds):

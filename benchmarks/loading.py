@@ -25,12 +25,14 @@ import numpy as np
 from _loading_workloads import WORKLOADS, Workload, compute
 from _side_by_side import TRACEKIT, progress
 
+from tracekit.models.loading import MODEL_ERROR
+
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
 STORE = [sys.executable, str(HERE.parent / "tests" / "slow_storage.py")]
 WORKERS, PREFETCH = (0, 1, 2, 4, 8), (1, 2, 8)
-# A range this narrow is a value.
-NARROW = 0.02
+# A range that is no wider than the error of the model, or little, is a value.
+NARROW = 1.02 * (1 + MODEL_ERROR) / (1 - MODEL_ERROR)
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
 STALLED = 0.1
 
@@ -88,11 +90,8 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     true_ms = {word: float(np.median(times)) * 1e3 for word, times in json.loads(done.stdout).items()}
     cached, synthetic = (true_ms.pop(word) for word in words[-2:])
     both = sorted(true_ms.keys() & grid.keys())
-    known = [cell for cell in both if grid[cell]["high_ms"] <= grid[cell]["low_ms"] * (1 + NARROW)]
-    ranges = {
-        cell: (each["low_ms"] * (1 - loader["error"]), each["high_ms"] * (1 + loader["error"]))
-        for cell, each in grid.items()
-    }
+    known = [cell for cell in both if grid[cell]["high_ms"] <= grid[cell]["low_ms"] * NARROW]
+    covered = {cell: grid[cell]["low_ms"] <= true_ms[cell] <= grid[cell]["high_ms"] for cell in both}
     return {
         "name": name,
         "now": now,
@@ -100,7 +99,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         "of_the_best": min(true_ms.values()) / true_ms[chosen],
         "of_the_current": true_ms[now] / true_ms[chosen],
         "errors": {cell: grid[cell]["expected_ms"] / true_ms[cell] - 1 for cell in known},
-        "covered": {cell: ranges[cell][0] <= true_ms[cell] <= ranges[cell][1] for cell in both if cell not in known},
+        "covered": {cell: covered[cell] for cell in both if cell not in known},
         "split": loader["split"],
         "split_error": split_error(loader["split"], true_ms[now], cached, synthetic),
         "advice": report["advice"],

@@ -23,7 +23,8 @@ _DEEPEST, _MOST_PARTS = 3, 64
 class Loading:
     """Times every batch of every DataLoader.
 
-    1. `__init__` of loaders' iterators: which epoch it is, and one row per worker that was started.
+    1. `__init__` of loaders' iterators: which epoch it is, and one row per worker that was started; one more when they
+       are stopped.
     2. `_next_index` of the iterators: whether the order of the samples is the one that was predicted.
     3. `__next__` of the iterators: one row per batch that the program got, and which worker made it.
     4. In the workers: `Fetching`.
@@ -55,6 +56,7 @@ class Loading:
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
         of_workers = module._MultiProcessingDataLoaderIter
         self._patches.replace(of_workers, "__init__", self._timed_start)
+        self._patches.replace(of_workers, "_shutdown_workers", self._timed_stop)
         if "worker_idx" in signature(of_workers._process_data).parameters:  # older versions do not tell
             self._patches.replace(of_workers, "_process_data", self._told_worker)
 
@@ -86,6 +88,23 @@ class Loading:
                 self._agent.fail("loading", error)
 
         return __init__
+
+    def _timed_stop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        spool = self._agent.spool
+
+        def _shutdown_workers(iterator: Any) -> None:
+            start = clock()
+            stops = not getattr(iterator, "_shutdown", True)
+            original(iterator)
+            try:
+                if stops and iterator._shutdown:
+                    of = iterator._tracekit
+                    count = len(iterator._workers)
+                    spool.write(Kind.WORKER, spool.intern(of.loader), start, clock(), of.epoch, -1, count)
+            except Exception as error:
+                self._agent.fail("loading", error)
+
+        return _shutdown_workers
 
     def _told_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _process_data(iterator: Any, data: Any, worker_idx: int) -> Any:

@@ -1,16 +1,14 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
-
-import numpy as np
 
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
-from tracekit.models.loading import Forecast, Forecasts, forecasts, split
+from tracekit.models.loading import Forecasts, forecasts, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Effect, find
@@ -44,7 +42,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         report.loaders.append(summary)
         if summary.split:
             report.findings.append(_finding(summary))
-        made, why = _advise(report, costs, summary, predicted, loop)
+        made, why = _advise(report, costs, summary, loop)
         settings += made
         whys.append(why)
     report.findings += [
@@ -73,7 +71,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
         prefetch_factor=costs.settings.prefetch_factor or 0,
         batches=len(costs),
         epochs=int(costs.first.sum()),
-        batch_ms=predicted.measured * _MS,
+        batch_ms=predicted.current.expected * _MS,
         wait=float(costs.wait.sum()) / whole if whole else 0.0,
         split=asdict(why) if why else {},
         busy=min(making / (workers * whole), 1.0) if whole else 0.0,
@@ -122,9 +120,7 @@ _WORDS = {
 }
 
 
-def _advise(
-    report: Report, costs: LoaderCosts, summary: LoaderSummary, predicted: Forecasts, loop: float
-) -> tuple[list[Setting], str]:
+def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: float) -> tuple[list[Setting], str]:
     """The settings of one loader, and why there are these or none."""
     name = costs.loader
     if costs.settings.iterable:
@@ -132,32 +128,45 @@ def _advise(
             [],
             f"{name} reads an iterable data set: other workers would share it out differently, so none is advised.",
         )
-    best = min(each.expected for each in predicted.grid)
-    good = [each for each in predicted.grid if each.expected <= best * (1 + AS_GOOD)]
-    chosen = min(good, key=lambda each: (each.settings.workers, each.settings.prefetch))
-    if predicted.current.expected <= best * (1 + AS_GOOD):
-        return [], _why_nothing_helps(costs, summary, predicted)
+    chosen = smallest_as_good(summary.forecasts, _regret(summary.forecasts))
+    if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
+        return [], _why_nothing_helps(costs, summary)
     share = min(float((costs.wait + costs.gap).sum()) / loop, 1.0) if loop else 1.0
-    gain = _gain(predicted, chosen, share)
-    what = _in_words(chosen)
+    gain = _gain(summary, chosen, share)
+    what = _in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
+        now = _in_words(summary.num_workers, summary.prefetch_factor)
         return [], (
-            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {_in_words(predicted.current)}"
-            f" does not tell{'' if summary.probed else f'; {_how_to_probe(report)} does'}."
+            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell"
+            f"{'' if summary.probed else f'; {_how_to_probe(report)} does'}."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if chosen.settings.workers > summary.readers:
+    if chosen.num_workers > summary.readers:
         why += (
             f"; no more than {costs.readers} batches were being made at once, so the gain depends on the storage:"
             f" {_how_to_probe(report)} tells more"
         )
-    values = {f"loader.{name}.num_workers": chosen.settings.workers}
-    if chosen.settings.workers:
-        values[f"loader.{name}.prefetch_factor"] = chosen.settings.prefetch
+    values = {f"loader.{name}.num_workers": chosen.num_workers}
+    if chosen.num_workers:
+        values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor
     apply = [f"{report.path}/settings.toml", "--", *report.command]
     settings = settings_of(summary, values, gain, "probe" if summary.probed else "model", why, apply)
     return settings, f"{name} with {what}."
+
+
+def smallest_as_good(
+    forecasts: Sequence[LoaderForecast], time_of: Callable[[LoaderForecast], float]
+) -> LoaderForecast | None:
+    """The smallest settings that are within 1 % of the best. None without any.
+
+    A worker that may be one batch ahead has nothing to do while that batch is handed over. What this takes no run has
+    seen, so it is chosen only where nothing else fits into memory.
+    """
+    enough = [each for each in forecasts if each.prefetch_factor != 1] or forecasts
+    least = min(map(time_of, enough), default=0.0)
+    good = [each for each in enough if time_of(each) <= least * (1 + AS_GOOD)]
+    return min(good, key=lambda each: (each.num_workers, each.prefetch_factor), default=None)
 
 
 def settings_of(
@@ -195,32 +204,37 @@ def holds_for(loaders: Sequence[LoaderSummary], settings: Sequence[Setting]) -> 
     return {f"{name}.place": place for name, place in places.items() if name in advised and place}
 
 
-def _gain(predicted: Forecasts, chosen: Forecast, share: float) -> Gain:
-    """The share of the step that is saved: the range of what storage may do, widened by what the replay misses."""
-    now = predicted.current.expected
-    low, expected, high = (share * (1 - time / now) for time in (chosen.high, chosen.expected, chosen.low))
-    return Gain(float(low - predicted.error), float(expected), float(np.minimum(high + predicted.error, 1.0)))
+def _gain(loader: LoaderSummary, chosen: LoaderForecast, share: float) -> Gain:
+    """The share of the step that is saved."""
+    times = (chosen.high_ms, chosen.expected_ms, chosen.low_ms)
+    return Gain(*(share * (1 - time / loader.batch_ms) for time in times))
+
+
+def _regret(forecasts: Sequence[LoaderForecast]) -> Callable[[LoaderForecast], float]:
+    """How many times longer settings take than the best ones for the same storage, at worst."""
+    low = min((each.low_ms for each in forecasts), default=1.0)
+    high = min((each.high_ms for each in forecasts), default=1.0)
+    return lambda each: max(each.low_ms / low, each.high_ms / high)
 
 
 def _how_to_probe(report: Report) -> str:
     return f"`{shell_line(['tracekit', 'analyze', '--probe', report.path])}`"
 
 
-def _in_words(forecast: Forecast) -> str:
-    settings = forecast.settings
-    if not settings.workers:
+def _in_words(workers: int, prefetch: int) -> str:
+    if not workers:
         return "no workers"
-    workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
-    return f"{workers} of {settings.prefetch} {'batch' if settings.prefetch == 1 else 'batches'} ahead"
+    batches = "1 batch" if prefetch == 1 else f"{prefetch} batches"
+    return f"{'1 worker' if workers == 1 else f'{workers} workers'} of {batches} ahead"
 
 
-def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary, predicted: Forecasts) -> str:
+def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
     busy = float(costs.cpu.sum() + costs.consume.sum() * costs.consumer_cpus)
-    full = busy / (costs.cpus * predicted.measured * len(costs))
+    full = busy / (costs.cpus * summary.batch_ms / _MS * len(costs))
     if full > _FULL and summary.wait > AS_GOOD:
         return (
             f"{costs.loader}: no number of workers helps, the CPUs are full ({full:.0%}): decode once and keep the"
             " result, or use cheaper transforms."
         )
-    now = _in_words(predicted.current)
+    now = _in_words(summary.num_workers, summary.prefetch_factor)
     return f"{costs.loader}: {now} are as good as any; the program waits {summary.wait:.0%} of the time."

@@ -9,14 +9,14 @@ import pandas as pd
 
 from tracekit.run.reader import Run
 
-_MADE = ["maker", "made_start_ns", "made_ns", "cpu_ns", "delayed_ns", "samples", "iteration", "turn"]
+_MADE = ["maker", "made_start_ns", "made_ns", "cpu_ns", "delayed_ns", "samples", "iteration", "turn", "ready_ns"]
 
 
 def made_batches(run: Run, process: int) -> pd.DataFrame:
     """One row per batch that a process got, by loader, epoch and index: `asked_ns`, `received_ns`, `worker`
     (-1: the program itself), `bytes`; and how it was made: by which process (`maker`), from `made_start_ns` to
-    `made_ns`, `cpu_ns`, `delayed_ns` (waiting for a CPU; -1 where not measured), `samples`, `iteration`, `turn`. Where
-    that is not known, `maker` is -1 and the times are 0.
+    `made_ns`, `cpu_ns`, `delayed_ns` (waiting for a CPU; -1 where not measured), `samples`, `iteration`, `turn`, and
+    when all workers had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0.
     """
     batches = run.sql(
         "SELECT process, thread, loader, epoch, index, worker, bytes, start_ns AS asked_ns, "
@@ -50,25 +50,26 @@ def _by_workers(workers: pd.DataFrame, batches: pd.DataFrame, fetches: pd.DataFr
 
 def _workers(run: Run, process: int) -> pd.DataFrame:
     """The process (`maker`) of every worker that the loaders of a process started: `process`, `loader`, `first_epoch`,
-    `worker`."""
+    `worker`, and when all had been started (`ready_ns`)."""
     started = run.sql(
         "SELECT workers.process, loader, epoch AS first_epoch, workers.worker, workers.pid, host, "
         "workers.start_ns + workers.duration_ns AS ready_ns "
-        "FROM workers JOIN processes ON processes.process = workers.process WHERE workers.process = ?",
+        "FROM workers JOIN processes ON processes.process = workers.process "
+        "WHERE workers.process = ? AND workers.worker >= 0",
         [process],
     )
     alive = run.sql("SELECT process AS maker, pid, host, start_ns FROM processes WHERE worker >= 0")
     pairs = started.merge(alive, on=["host", "pid"])
     pairs["apart"] = (pairs["ready_ns"] - pairs["start_ns"]).abs()  # of several with a recycled pid, the one of then
     pairs = pairs.sort_values("apart").drop_duplicates("maker").drop_duplicates(["pid", "ready_ns"])
-    return pairs[["maker", "process", "loader", "first_epoch", "worker"]]
+    return pairs[["maker", "process", "loader", "first_epoch", "worker", "ready_ns"]]
 
 
 def _by_itself(batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
     """A program without workers makes a batch while it waits for it."""
     batches = batches.sort_values("asked_ns")
     fetches = fetches.sort_values("made_start_ns").rename(columns={"maker": "process"})
-    fetches["maker"] = fetches["process"]
+    fetches["maker"], fetches["ready_ns"] = fetches["process"], 0
     found = pd.merge_asof(
         fetches, batches, left_on="made_start_ns", right_on="asked_ns", by=["process", "thread"], direction="backward"
     )

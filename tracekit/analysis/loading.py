@@ -30,11 +30,12 @@ class LoaderCosts:
 
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
     `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
-    (storage, locks, sleep), `cpu` on it. `receive` is what a batch that is there takes to be taken. `first` marks those
-    that an epoch began with; `start` is what starting one worker took. A batch has `batch_bytes`, a worker had
-    `worker_bytes` at most (0: not seen), and `memory` was free beside the program. `readers` were being made at
-    once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches whose
-    making was seen.
+    (storage, locks, sleep), `cpu` on it, and to `send` a batch takes as long. `receive` is what a batch that is there
+    takes to be taken. `first` marks those that an epoch began with. `start` is what the program takes to start one
+    worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A batch has
+    `batch_bytes`, a worker had `worker_bytes` at most (0: not seen), and `memory` was free beside the program.
+    `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
+    share of the batches whose making was seen.
     """
 
     process: int
@@ -44,10 +45,13 @@ class LoaderCosts:
     gap: Seconds
     blocked: Seconds
     cpu: Seconds
+    send: float
     receive: Seconds
     consume: Seconds
     first: NDArray[np.bool_]
     start: float
+    boot: float
+    stop: float
     readers: int
     reading: float
     cpus: float
@@ -107,9 +111,10 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
     late = np.where(known & ~itself, (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS, np.nan)
     receive = np.where(itself, 0.0, _receive(wait, late))
     # What a worker does for a batch beyond making it (turning it into bytes, sending them) shows where the program
-    # waits for it.
-    sending = wait + late - receive
-    cpu = cpu / _NS + (float(np.nanmedian(sending[late < 0])) if (late < 0).any() else 0.0) * ~itself
+    # waits for it; with the first one that it sends it does more.
+    shows = (late < 0) & ~first
+    send = max(float(np.median((wait + late - receive)[shows])), 0.0) if shows.any() else 0.0
+    cpu = cpu / _NS
     at_once, length = _at_once(batches[known])
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
@@ -131,10 +136,13 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
         gap=gap,
         blocked=blocked,
         cpu=_filled(cpu, known),
+        send=send,
         receive=receive,
         consume=consume,
         first=first,
         start=_start(run, process, loader),
+        boot=_boot(batches[known & ~itself]),
+        stop=_stop(run, process, loader, cpus),
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,
@@ -176,10 +184,30 @@ def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:
 
 def _start(run: Run, process: int, loader: str) -> float:
     rows = run.sql(
-        "SELECT max(duration_ns) / count(*) AS each FROM workers WHERE process = ? AND loader = ? GROUP BY epoch",
+        "SELECT max(duration_ns) / count(*) AS each FROM workers "
+        "WHERE process = ? AND loader = ? AND worker >= 0 GROUP BY epoch",
         [process, loader],
     )
     return float(rows["each"].median()) / _NS if len(rows) else 0.0
+
+
+def _boot(batches: pd.DataFrame) -> float:
+    """From when the last worker was started: the others had time to boot while those after them were started."""
+    first = batches[
+        (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["worker"] == batches["worker"].max())
+    ]
+    took = (first["made_start_ns"] - first["ready_ns"]).clip(lower=0)
+    return float(took.median()) / _NS if len(took) else 0.0
+
+
+def _stop(run: Run, process: int, loader: str, cpus: float) -> float:
+    """Workers end side by side, as many as there are CPUs."""
+    rows = run.sql(
+        "SELECT median(duration_ns / greatest(pid / ?, 1)) AS each FROM workers "
+        "WHERE process = ? AND loader = ? AND worker < 0",
+        [cpus, process, loader],
+    )
+    return float(rows["each"].fillna(0.0).iloc[0]) / _NS
 
 
 def _most_memory(run: Run, process: int) -> int:

@@ -48,12 +48,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """`workers` 0: the program makes its batches itself. `start` is what starting one worker takes, s."""
+    """`workers` 0: the program makes its batches itself. `start` is what starting one worker takes the program, `boot`
+    what a worker computes then before its first batch, s."""
 
     workers: int
     prefetch: int = 2
     in_order: bool = True
     start: float = 0.0
+    boot: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class _Epoch:
         self._making: list[int | None] = [None] * settings.workers
         self._tasks: dict[int, _Task] = {}  # by worker; the program is -1
         self._outstanding = [0] * settings.workers
+        # What is left of it when all have been started, which others were while this one booted.
+        after = reversed(range(settings.workers))
+        self._boot = [max(settings.boot - settings.start * others, 0.0) for others in after]
         self._maker: dict[int, int] = {}  # the worker of a batch that is not received yet
         self._finished: deque[int] = deque()
         self._next_worker = self._handed_out = 0
@@ -188,7 +193,8 @@ class _Epoch:
         if self._making[worker] is None and self._queues[worker]:
             batch = self._queues[worker].popleft()
             self._making[worker] = batch
-            self._begin(worker, self._made(batch), "finished")
+            boot, self._boot[worker] = self._boot[worker], 0.0
+            self._begin(worker, [("cpu", boot), *self._made(batch)], "finished")
 
     # Time.
 

@@ -22,16 +22,23 @@ _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
 _EVERY_COUNT_TO = 8
 _GROWTH = 1.25
-# What taking a batch from a worker and starting one cost where the run had no workers: measured with small tensors on
-# Linux x86-64 (`benchmarks/loading.py` prints what they are where it runs).
+# What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
+# tensors and `fork` on Linux x86-64.
 RECEIVE_S = 0.0003
 BYTES_PER_S = 1.5e9
-START_S = 0.02
+START_S = 0.013
+BOOT_S = 0.017
+STOP_S = 0.011
+
+
+# By how much the replay misses what is then measured, at 19 of 20 points of `benchmarks/loading.py` on 2 virtual CPUs,
+# where the machine itself wanders by some percent meanwhile. Every range is at least so wide.
+MODEL_ERROR = 0.1
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds per batch with some settings: at most and at least, and what to expect."""
+    """Seconds per batch with some settings: at least and at most, and what to expect."""
 
     settings: LoaderSettings
     low: float
@@ -41,16 +48,12 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Seconds per batch over the grid, and at the settings of the run as replayed and as `measured`."""
+    """Seconds per batch over the grid, and at the settings of the run, as `measured`; of which the replay misses the
+    share `error`."""
 
     current: Forecast
-    measured: float
+    error: float
     grid: list[Forecast]
-
-    @property
-    def error(self) -> float:
-        """By how much the replay misses what it can be compared with: relative."""
-        return abs(self.current.expected / self.measured - 1) if self.measured > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,39 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Loader
     """The time per batch for every number of workers up to 4 per CPU (or those given) and prefetch factors up to 16.
 
     What would not fit into memory is left out. `probe`: the same loader in a run with more workers, which has seen how
-    storage answers them.
+    storage answers them. What the replay misses of the time that was measured, in the run and in the probe, it is taken
+    to miss of the others too.
     """
     current = _settings_of(costs)
+    starts = 1 if costs.settings.persistent_workers else len(_epochs(costs))
+    outside = current.start * current.workers * starts + _stops_s(costs, current.workers)
+    measured = _per_batch(costs) + outside / _batches(costs)
+    seen = {current.workers: _missed(measured, _time(costs, current, Storage()))}
+    if probe is not None and probe.settings.num_workers > current.workers:
+        most = LoaderSettings(probe.settings.num_workers, probe.settings.prefetch_factor or 2, current.in_order)
+        seen[most.workers] = _missed(_per_batch(probe), _forecast(costs, most, probe).expected)
+
+    own_error = abs(1 / seen[current.workers] - 1)
+    error = max(own_error, MODEL_ERROR)
+
+    def forecast(settings: LoaderSettings) -> Forecast:
+        found = _forecast(costs, settings, probe)
+        missed = float(np.interp(settings.workers, list(seen), list(seen.values())))
+        low, high = missed * found.low * (1 - error), missed * found.high * (1 + error)
+        return Forecast(settings, low, missed * found.expected, high)
+
     grid = [
-        _forecast(costs, LoaderSettings(workers, prefetch, current.in_order, _start(costs)), probe)
+        forecast(LoaderSettings(workers, prefetch, current.in_order, *_startup(costs)))
         for workers in (counts if counts is not None else worker_counts(int(np.ceil(costs.cpus))))
         for prefetch in (_PREFETCH if workers else (2,))
         if fits(costs, workers, prefetch)
     ]
-    now = _time(costs, current, Storage())
-    return Forecasts(Forecast(current, now, now, now), _measured(costs), grid)
+    return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
+
+
+def _missed(measured: float, replayed: float) -> float:
+    """How many times longer it took than in the replay."""
+    return measured / replayed if measured > 0 and replayed > 0 else 1.0
 
 
 def worker_counts(cpus: int) -> list[int]:
@@ -111,7 +136,7 @@ def split(costs: LoaderCosts) -> Split | None:
     work, machine = _workload(costs, settings.workers), _machine(costs)
     zero = np.zeros(len(costs))
     stalls = {"": _stall(costs, work, machine, settings)}
-    settings = replace(settings, start=0.0)
+    settings = replace(settings, start=0.0, boot=0.0)
     stalls["startup"] = _stall(costs, work, machine, settings)
     settings = replace(settings, in_order=False)
     stalls["order"] = _stall(costs, work, machine, settings)
@@ -132,11 +157,19 @@ def split(costs: LoaderCosts) -> Split | None:
 
 def _settings_of(costs: LoaderCosts) -> LoaderSettings:
     known = costs.settings
-    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, known.in_order, costs.start)
+    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, known.in_order, costs.start, costs.boot)
 
 
-def _start(costs: LoaderCosts) -> float:
-    return costs.start if costs.settings.num_workers else START_S
+def _startup(costs: LoaderCosts) -> tuple[float, float]:
+    return (costs.start, costs.boot) if costs.settings.num_workers else (START_S, BOOT_S)
+
+
+def _stops_s(costs: LoaderCosts, workers: int) -> float:
+    """What ending the workers takes after each epoch that is replayed. Those that persist end with the program."""
+    if not workers or costs.settings.persistent_workers:
+        return 0.0
+    stop = costs.stop if costs.settings.num_workers else STOP_S
+    return stop * max(1.0, workers / costs.cpus) * len(_epochs(costs))
 
 
 def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: LoaderCosts | None) -> Forecast:
@@ -154,7 +187,7 @@ def _time(costs: LoaderCosts, settings: LoaderSettings, storage: Storage) -> flo
         work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
         machine = replace(machine, stream=1.0 / storage.at_once)
     total = sum(_length(found, batches) for found, batches in _replays(costs, work, machine, settings))
-    return total / sum(batches for _, batches in _epochs(costs))
+    return (total + _stops_s(costs, settings.workers)) / _batches(costs)
 
 
 def _stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
@@ -168,7 +201,7 @@ def _replays(
     for number, (at, batches) in enumerate(_epochs(costs)):
         there = number > 0 and costs.settings.persistent_workers
         part = Workload(*(getattr(work, name)[at] for name in ("delay", "transfer", "cpu", "receive", "consume")))
-        yield replay(part, machine, replace(settings, start=0.0) if there else settings), batches
+        yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), batches
 
 
 def _epochs(costs: LoaderCosts) -> list[tuple[slice, int]]:
@@ -190,20 +223,24 @@ def _length(found: Replay, batches: int) -> float:
 
 
 def _workload(costs: LoaderCosts, workers: int) -> Workload:
+    zero = np.zeros(len(costs))
+    if not workers:
+        return Workload(costs.blocked, zero, costs.cpu, zero, costs.consume)
     receive: NDArray[np.float64] = costs.receive
-    if workers and not costs.settings.num_workers:
+    if not costs.settings.num_workers:
         receive = receive + RECEIVE_S + costs.batch_bytes / BYTES_PER_S
-    return Workload(costs.blocked, np.zeros(len(costs)), costs.cpu, receive if workers else 0 * receive, costs.consume)
+    return Workload(costs.blocked, zero, costs.cpu + costs.send, receive, costs.consume)
 
 
 def _machine(costs: LoaderCosts) -> Machine:
     return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus))
 
 
-def _measured(costs: LoaderCosts) -> float:
-    """Seconds per batch of the same epochs as they were."""
-    epochs = _epochs(costs)
+def _per_batch(costs: LoaderCosts) -> float:
+    """Seconds per batch of the epochs that are replayed, as they were, with workers that had been started."""
     whole: Seconds = costs.wait + costs.gap
-    total = sum(float(whole[at.start : at.start + batches].sum()) for at, batches in epochs)
-    starts = 1 if costs.settings.persistent_workers else len(epochs)
-    return (total + costs.start * costs.settings.num_workers * starts) / sum(batches for _, batches in epochs)
+    return sum(float(whole[at.start : at.start + batches].sum()) for at, batches in _epochs(costs)) / _batches(costs)
+
+
+def _batches(costs: LoaderCosts) -> int:
+    return sum(batches for _, batches in _epochs(costs))

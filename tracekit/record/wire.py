@@ -40,9 +40,9 @@ class Kind(IntEnum):
     # thread; d: for how long it waited for a CPU, -1 unknown; depth: samples in it, -1 unknown
     FETCH = 5
     BATCH = 6  # the program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown
-    WORKER = (
-        14  # a loader started a worker, in the time that all of them took; name: loader; a: epoch; b: worker; c: pid
-    )
+    # A loader started a worker, in the time that all of them took; name: loader; a: epoch; b: worker; c: pid. Or it
+    # stopped all of them; b: -1; c: how many
+    WORKER = 14
     SAMPLE = 15  # a sample was made; a: turn of its batch; b: iteration; c: its index, -1 unknown; d: CPU time
     COLLECTIVE = (
         7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async

@@ -74,7 +74,8 @@ TABLES: dict[str, pa.Schema] = {
         ("worker", pa.int32()),
         ("bytes", pa.int64()),
     ),
-    # A worker that a loader started; the time is that of starting all of them.
+    # A worker that a loader started; the time is that of starting all of them. Worker -1: that of stopping all of them,
+    # as many as `pid` says.
     "workers": _table(("loader", _NAME), ("epoch", pa.int64()), ("worker", pa.int32()), ("pid", pa.int64())),
     # A batch made, in a worker or, without workers, in the program. `iteration`: which pass of this process over its
     # data set; `turn`: the batch's place among those it made in it, the order in which they are delivered too.

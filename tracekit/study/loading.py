@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
-from tracekit.advice.loading import AS_GOOD, holds_for, settings_of
+from tracekit.advice.loading import holds_for, settings_of, smallest_as_good
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
@@ -53,9 +53,7 @@ def candidates(loader: LoaderSummary) -> list[LoaderForecast]:
     together: the smallest that are within 1 % of it. Those that the run had are none."""
     found: list[LoaderForecast] = []
     for time_of in (attrgetter("low_ms"), attrgetter("high_ms")):
-        least = min(map(time_of, loader.forecasts), default=0.0)
-        good = [each for each in loader.forecasts if time_of(each) <= least * (1 + AS_GOOD)]
-        chosen = min(good, key=lambda each: (each.num_workers, each.prefetch_factor), default=None)
+        chosen = smallest_as_good(loader.forecasts, time_of)
         now = loader.num_workers, loader.prefetch_factor
         if chosen is not None and (chosen.num_workers, chosen.prefetch_factor) != now and chosen not in found:
             found.append(chosen)
