@@ -2,12 +2,14 @@
 
     python benchmarks/loading.py [--json] [--rounds 3] [--only NAME]
 
-Per workload: `tracekit record` and `analyze` of one run predict the time per batch over a grid and recommend settings.
-Then one process, without tracekit, runs the workload at every point of the grid, in random order: the truth. Where the
-run could tell (the predicted range is narrow), `errors` are those of the expected value; where it could not (it saw no
-such number of readers), `covered` says whether the truth lies in the range. `split_errors` compare the storage's share
-of the waiting with that of three runs: as it is, with instant storage, with instant samples. Storage is emulated: an
-HTTP server in a process of its own, with latency and bandwidth.
+Per workload: `tracekit record` and `analyze` of one run, and then `analyze --probe` where that has left open how
+storage answers, predict the time per batch over a grid and recommend settings. Then one process, without tracekit, runs
+the workload at every point of the grid, in random order: the truth. Where a value was told, `errors` are those of it,
+and `errors_of_gains` those of its ratio to the settings that the run had: recording and truth are a minute apart, and the
+machine's speed wanders. Where only a range was told (no such number of readers was seen), `covered` says whether the
+truth lies in it. `split_errors` compare the storage's share of the waiting with that of three runs: as it is, with
+instant storage, with instant samples. Storage is emulated: an HTTP server in a process of its own, with latency and
+bandwidth.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,56 +68,85 @@ def store(workload: Workload) -> Iterator[str]:
             server.terminate()
 
 
-def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
-    """What was predicted and recommended for a workload, and what is true."""
-    workload = WORKLOADS[name]
-    with store(workload) as url, tempfile.TemporaryDirectory() as folder:
-        program = [*PROGRAM, name, "--unit", str(unit), "--store", url]
-        report = recorded(program, Path(folder) / "run")
+@dataclass(frozen=True)
+class Told:
+    """What a report says of the loader with the most batches: its summary, and the settings to have."""
+
+    loader: dict[str, Any]
+    grid: dict[str, dict[str, float]]
+    chosen: str
+
+    @classmethod
+    def by(cls, report: dict[str, Any], workload: Workload) -> "Told":
         loader = max(report["loaders"], key=lambda each: each["batches"])
         own = f"loader.{loader['loader']}."
-        advised = {
-            each["name"].removeprefix(own): each["recommended"]
-            for each in report["settings"]
-            if each["name"].startswith(own)
-        }
-        workers = advised.get("num_workers", workload.workers)
-        now = _cell(workload.workers, workload.prefetch)
-        chosen = _cell(workers, advised.get("prefetch_factor", workload.prefetch))
+        advised = {each["name"]: each["recommended"] for each in report["settings"]}
+        workers = advised.get(own + "num_workers", workload.workers)
         grid = {_cell(each["num_workers"], each["prefetch_factor"]): each for each in loader["forecasts"]}
-        cells = grid.keys() & {_cell(workers, prefetch) for workers in WORKERS for prefetch in PREFETCH} | {now, chosen}
-        words = [*sorted(cells), f"{now}:cached", f"{now}:synthetic"]
-        done = subprocess.run(
-            [*program, "--grid", ",".join(words), "--rounds", str(rounds)], capture_output=True, text=True, check=True
-        )
-    true_ms = {word: float(np.median(times)) * 1e3 for word, times in json.loads(done.stdout).items()}
+        return cls(loader, grid, _cell(workers, advised.get(own + "prefetch_factor", workload.prefetch)))
+
+    @property
+    def ranges(self) -> list[str]:
+        """The cells of which no value is told, but a range."""
+        return [cell for cell, each in self.grid.items() if each["high_ms"] > each["low_ms"] * NARROW]
+
+    def against(self, true_ms: dict[str, float], now: str) -> dict[str, Any]:
+        """How it compares with what is true."""
+        both, ranges = sorted(true_ms.keys() & self.grid.keys()), self.ranges
+        known = [cell for cell in both if cell not in ranges]
+        expected = {cell: self.grid[cell]["expected_ms"] for cell in both}
+        return {
+            "recommended": self.chosen,
+            "of_the_best": min(true_ms.values()) / true_ms[self.chosen],
+            "of_the_current": true_ms[now] / true_ms[self.chosen],
+            "errors": {cell: expected[cell] / true_ms[cell] - 1 for cell in known},
+            "errors_of_gains": {
+                cell: (expected[cell] / self.loader["batch_ms"]) / (true_ms[cell] / true_ms[now]) - 1
+                for cell in known
+                if cell != now
+            },
+            "covered": {
+                cell: self.grid[cell]["low_ms"] <= true_ms[cell] <= self.grid[cell]["high_ms"]
+                for cell in both
+                if cell in ranges
+            },
+            "predicted_ms": {
+                cell: [self.grid[cell][f"{end}_ms"] for end in ("low", "expected", "high")] for cell in both
+            },
+            "error_now": self.loader["error"],
+        }
+
+
+def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
+    """What was predicted and recommended for a workload, by one run and by a probe too, and what is true."""
+    workload = WORKLOADS[name]
+    with store(workload) as url, tempfile.TemporaryDirectory() as folder:
+        program, run = [*PROGRAM, name, "--unit", str(unit), "--store", url], f"{folder}/run"
+        subprocess.run([*TRACEKIT, "record", "-q", "-o", run, "--", *program], check=True, capture_output=True)
+        told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
+        probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
+        now = _cell(workload.workers, workload.prefetch)
+        cells = told.grid.keys() & {_cell(workers, prefetch) for workers in WORKERS for prefetch in PREFETCH}
+        words = [*sorted(cells | {now, told.chosen, probed.chosen}), f"{now}:cached", f"{now}:synthetic"]
+        times = _json([*program, "--grid", ",".join(words), "--rounds", str(rounds)])
+    true_ms = {word: float(np.median(seconds)) * 1e3 for word, seconds in times.items()}
     cached, synthetic = (true_ms.pop(word) for word in words[-2:])
-    both = sorted(true_ms.keys() & grid.keys())
-    known = [cell for cell in both if grid[cell]["high_ms"] <= grid[cell]["low_ms"] * NARROW]
-    covered = {cell: grid[cell]["low_ms"] <= true_ms[cell] <= grid[cell]["high_ms"] for cell in both}
     return {
         "name": name,
         "now": now,
-        "recommended": chosen,
-        "of_the_best": min(true_ms.values()) / true_ms[chosen],
-        "of_the_current": true_ms[now] / true_ms[chosen],
-        "errors": {cell: grid[cell]["expected_ms"] / true_ms[cell] - 1 for cell in known},
-        "covered": {cell: covered[cell] for cell in both if cell not in known},
-        "split": loader["split"],
-        "split_error": split_error(loader["split"], true_ms[now], cached, synthetic),
-        "advice": report["advice"],
-        "predicted_ms": {cell: [grid[cell][key] for key in ("low_ms", "expected_ms", "high_ms")] for cell in both},
+        "one_run": told.against(true_ms, now),
+        "probed": probed.against(true_ms, now),
+        "split": told.loader["split"],
+        "split_error": split_error(told.loader["split"], true_ms[now], cached, synthetic),
+        "recorded_ms": told.loader["batch_ms"],
         "true_ms": true_ms,
-        "error_now": loader["error"],
-        "recorded_ms": loader["batch_ms"],
     }
 
 
-def recorded(program: list[str], run: Path) -> dict[str, Any]:
-    subprocess.run([*TRACEKIT, "record", "-q", "-o", str(run), "--", *program], check=True, stdout=subprocess.DEVNULL)
-    done = subprocess.run([*TRACEKIT, "analyze", "--json", str(run)], check=True, capture_output=True, text=True)
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+def _json(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def split_error(split: dict[str, float], cold: float, cached: float, synthetic: float) -> float | None:
@@ -133,19 +165,23 @@ def _cell(workers: int, prefetch: int) -> str:
     return f"{workers}:{prefetch if workers else 0}"
 
 
-def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
-    errors = np.abs([error for each in found for error in each["errors"].values()])
-    covered = [hit for each in found for hit in each["covered"].values()]
+def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
+    """Over all workloads, of what was `told` by one run or by a probe too."""
+    results = [each[told] for each in found]
+    errors, of_gains = (
+        np.abs([error for each in results for error in each[name].values()]) for name in ("errors", "errors_of_gains")
+    )
+    covered = [hit for each in results for hit in each["covered"].values()]
     return {
-        "workloads": len(found),
+        "points": len(errors),
         "error_median": float(np.median(errors)) if len(errors) else None,
         "error_p95": float(np.percentile(errors, 95)) if len(errors) else None,
-        "points": len(errors),
-        "covered": float(np.mean(covered)) if covered else None,
+        "error_of_gains_median": float(np.median(of_gains)) if len(of_gains) else None,
+        "error_of_gains_p95": float(np.percentile(of_gains, 95)) if len(of_gains) else None,
         "ranges": len(covered),
-        "split_errors": {each["name"]: each["split_error"] for each in found if each["split_error"] is not None},
-        "within_3_percent_of_the_best": sum(each["of_the_best"] >= 0.97 for each in found),
-        "worse_than_the_current": [each["name"] for each in found if each["of_the_current"] < 0.97],
+        "covered": float(np.mean(covered)) if covered else None,
+        "within_3_percent_of_the_best": sum(each["of_the_best"] >= 0.97 for each in results),
+        "worse_than_the_current": [each["name"] for each in found if each[told]["of_the_current"] < 0.97],
     }
 
 
@@ -159,15 +195,17 @@ def main() -> None:
     found = []
     for name in [options.only] if options.only else WORKLOADS:
         each = measure(name, unit, options.rounds)
-        errors = np.abs(list(each["errors"].values()))
-        progress(
-            f"{name}: {each['now']} -> {each['recommended']}, {each['of_the_best']:.0%} of the best,"
-            f" {each['of_the_current']:.2f}x now; errors {np.median(errors) if len(errors) else 0:.0%} median,"
-            f" {errors.max(initial=0):.0%} at most of {len(errors)};"
-            f" {sum(each['covered'].values())} of {len(each['covered'])} ranges right; {each['advice']}"
-        )
         found.append(each)
-    total = summary(found)
+        for told in ("one_run", "probed"):
+            one = each[told]
+            errors = np.abs(list(one["errors"].values()) or [0.0])
+            progress(
+                f"{name}, {told}: {each['now']} -> {one['recommended']}, {one['of_the_best']:.0%} of the best,"
+                f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
+                f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
+            )
+    total = {"workloads": len(found)} | {told: summary(found, told) for told in ("one_run", "probed")}
+    total["split_errors"] = {each["name"]: each["split_error"] for each in found if each["split_error"] is not None}
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 

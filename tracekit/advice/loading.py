@@ -1,5 +1,6 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
@@ -8,6 +9,7 @@ from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
+from tracekit.errors import RunError
 from tracekit.models.loading import Forecasts, forecasts, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
@@ -52,10 +54,12 @@ def loader_settings(run: Run, report: Report) -> Advice:
 
 
 def _probes(run: Run) -> dict[str, LoaderCosts]:
-    """What a probe has seen of each loader."""
+    """What a probe has seen of each loader; nothing where it cannot be read: the run itself can be explained."""
     if run.probe is None:
         return {}
-    return {costs.loader: costs for costs in loader_costs(run.probe, find_steps(run.probe)) if costs.known}
+    with contextlib.suppress(RunError):
+        return {costs.loader: costs for costs in loader_costs(run.probe, find_steps(run.probe)) if costs.known}
+    return {}
 
 
 def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: LoaderCosts | None) -> LoaderSummary:
