@@ -5,9 +5,9 @@
 Per workload: `tracekit record` and `analyze` of one run, and then `analyze --probe` where that has left open how
 storage answers, predict the time per batch over a grid and recommend settings. Then one process, without tracekit, runs
 the workload at every point of the grid, in random order: the truth. Where a value was told, `errors` are those of it,
-and `errors_of_gains` those of its ratio to the settings that the run had: recording and truth are a minute apart, and the
-machine's speed wanders. Where only a range was told (no such number of readers was seen), `covered` says whether the
-truth lies in it. `split_errors` compare the storage's share of the waiting with that of three runs: as it is, with
+and `errors_of_gains` those of its ratio to the settings that the run had: recording and truth are a minute apart, and
+the machine's speed wanders. Where only a range was told (no such number of readers was seen), `covered` says whether
+the truth lies in it. `split_errors` compare the storage's share of the waiting with that of three runs: as it is, with
 instant storage, with instant samples. Storage is emulated: an HTTP server in a process of its own, with latency and
 bandwidth.
 """
