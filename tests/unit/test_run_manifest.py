@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.errors import RunError
-from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Missing, Overhead, Torch
+from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Memory, Missing, Overhead, Torch
 
 FULL = Manifest(
     tracekit="1.0",
@@ -31,6 +31,7 @@ FULL = Manifest(
     supervisor=12,
     supervisor_started=99,
     cpu=CPU("Xeon", 8, [0, 1], 4, 1, 1, 1.5),
+    memory=Memory(free=1 << 33, shared=1 << 26),
     torch=Torch("2.13", None, "libgomp", 4, 2),
     loaders={"loader": Loader("train.py:7", 4, 2, batch_size=8)},
     gpus=["H200"],
