@@ -31,9 +31,9 @@ BOOT_S = 0.017
 STOP_S = 0.011
 
 
-# By how much the replay misses what is then measured, at 19 of 20 points of `benchmarks/loading.py` on 2 virtual CPUs,
-# where the machine itself wanders by some percent meanwhile. Every range is at least so wide.
-MODEL_ERROR = 0.1
+# By how much the replay misses the ratio of two settings at 19 of 20 points of `benchmarks/loading.py` on 2 virtual
+# CPUs (at half of them: 0.04), where the machine wanders by some percent meanwhile. Every range is at least so wide.
+MODEL_ERROR = 0.2
 
 
 @dataclass(frozen=True)
