@@ -1,7 +1,6 @@
 """Loading: what the program waits for, who makes its batches, and what other settings would do."""
 
 from collections.abc import Sequence
-from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
 import plotly.graph_objects as go
@@ -22,7 +21,6 @@ from tracekit.dashboards.pages.page import (
     View,
     copyable,
     graph,
-    link,
     nothing,
     page,
     section,
@@ -30,7 +28,7 @@ from tracekit.dashboards.pages.page import (
     the_run,
 )
 from tracekit.dashboards.pages.rows import as_rows
-from tracekit.dashboards.pages.settings import recommendations
+from tracekit.dashboards.pages.settings import what_follows
 
 _LOADERS = 6
 _BATCHES = 60
@@ -59,7 +57,7 @@ def render(view: View) -> Component:
     shown = report.loaders[:_LOADERS]
     return page(
         "Loading",
-        _advice(report, f"{view.prefix}settings?{urlencode({'run': run.name})}"),
+        what_follows(view, run, "loader.", "No other setting of a loader is recommended."),
         section("What the program waits for", graph(_waits(run, shown)), note="by what would have to be faster"),
         *(_loader(run, report, loader) for loader in shown),
         _slowest(run),
@@ -73,15 +71,6 @@ def _how_to(command: list[str]) -> list[Component]:
         nothing("It has no torch DataLoader, or was recorded without the collector `loading`:"),
         copyable(shell_line(["tracekit", "record", "--", *command])),
     ]
-
-
-def _advice(report: Report, settings: str) -> Component:
-    lines = recommendations([each for each in report.settings if each.name.startswith("loader.")])
-    if lines:
-        lines.append(link("Gain, reason and how to apply", settings))
-    else:
-        lines = [nothing(text.one_line(report.advice, 1000) or "No other setting of a loader is recommended.")]
-    return section("What follows", *lines)
 
 
 def _waits(run: OpenRun, loaders: Sequence[LoaderSummary]) -> go.Figure:

@@ -1,6 +1,7 @@
 """Settings: what is recommended, what it should gain, why, and the command that applies it."""
 
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
 import msgspec
@@ -9,7 +10,8 @@ from dash.development.base_component import Component
 
 from tracekit.analysis.report_schema import Gain, Setting
 from tracekit.dashboards.figures import text
-from tracekit.dashboards.pages.page import Page, View, copyable, nothing, page, section, the_run
+from tracekit.dashboards.library import OpenRun
+from tracekit.dashboards.pages.page import Page, View, copyable, link, nothing, page, section, the_run
 
 _BASIS = {
     "measured": "from measurements",
@@ -50,6 +52,17 @@ def recommendations(settings: Sequence[Setting]) -> list[Component]:
         )
         for each in settings
     ]
+
+
+def what_follows(view: View, run: OpenRun, prefix: str, otherwise: str) -> Component:
+    """The run's recommendations whose names begin with the prefix, and a link to all; or why there is none."""
+    report = run.report()
+    lines = recommendations([each for each in report.settings if each.name.startswith(prefix)])
+    if lines:
+        lines.append(link("Gain, reason and how to apply", f"{view.prefix}settings?{urlencode({'run': run.name})}"))
+    else:
+        lines = [nothing(text.one_line(report.advice, 1000) or otherwise)]
+    return section("What follows", *lines)
 
 
 def _card(setting: Setting) -> Component:

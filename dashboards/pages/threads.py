@@ -1,16 +1,12 @@
 """Threads: what every layer takes at every thread count, the plan that follows, and the studies that compare them."""
 
-from urllib.parse import urlencode
-
 from dash.development.base_component import Component
 
-from tracekit.analysis.report_schema import Report
 from tracekit.analysis.words import shell_line
-from tracekit.dashboards.figures import text
 from tracekit.dashboards.library import OpenRun
 from tracekit.dashboards.pages.exploration import exploration_parts
-from tracekit.dashboards.pages.page import Page, View, copyable, link, nothing, page, section, the_run
-from tracekit.dashboards.pages.settings import recommendations
+from tracekit.dashboards.pages.page import Page, View, copyable, nothing, page, section, the_run
+from tracekit.dashboards.pages.settings import what_follows
 from tracekit.dashboards.pages.study import render_study
 
 
@@ -23,10 +19,9 @@ def _render_run(view: View, run: OpenRun) -> Component:
     report = run.report()
     if report.exploration is None:
         return page("Threads", section("No thread counts were tried in this run", *_how_to(run.run.manifest.command)))
-    settings = f"{view.prefix}settings?{urlencode({'run': run.name})}"
     return page(
         "Threads",
-        _advice(report, settings),
+        what_follows(view, run, "threads.", "No other thread count is recommended."),
         *exploration_parts(report.exploration),
         note="One run under several thread counts in turn. Intervals are of the median over rounds, at 95 %.",
     )
@@ -38,15 +33,6 @@ def _how_to(command: list[str]) -> list[Component]:
         copyable(shell_line(["tracekit", "record", "--explore", "threads", "--", *command])),
         copyable(shell_line(["tracekit", "study", "threads", "--", *command])),
     ]
-
-
-def _advice(report: Report, settings: str) -> Component:
-    lines = recommendations([each for each in report.settings if each.name.startswith("threads.")])
-    if lines:
-        lines.append(link("Gain, reason and how to apply", settings))
-    else:
-        lines = [nothing(text.one_line(report.advice, 1000) or "No other thread count is recommended.")]
-    return section("What follows", *lines)
 
 
 THREADS = Page("threads", "Threads", render, about_a_study=True)

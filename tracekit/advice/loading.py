@@ -25,8 +25,8 @@ _MS = 1e3
 def loader_settings(run: Run, report: Report) -> Advice:
     """Recommend `num_workers` and `prefetch_factor` of each loader, and say why the program waits for it.
 
-    The smallest setting is recommended that is within 1 % of the best one predicted, where even the least that is
-    predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split` and
+    The smallest setting is recommended that is within 1 % of the one that loses least whichever storage it is, where
+    even the least that is predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split` and
     `loading.predictability`.
     """
     steps = find_steps(run)
@@ -140,9 +140,10 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     what = _in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
         now = _in_words(summary.num_workers, summary.prefetch_factor)
+        # A probe tells how storage answers; what the model itself may miss only an experiment can tell.
+        knows = _how_to_probe(report) if chosen.num_workers > summary.readers else _how_to_study(report)
         return [], (
-            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell"
-            f"{'' if summary.probed else f'; {_how_to_probe(report)} does'}."
+            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell; {knows} does."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
@@ -223,6 +224,10 @@ def _regret(forecasts: Sequence[LoaderForecast]) -> Callable[[LoaderForecast], f
 
 def _how_to_probe(report: Report) -> str:
     return f"`{shell_line(['tracekit', 'analyze', '--probe', report.path])}`"
+
+
+def _how_to_study(report: Report) -> str:
+    return f"`{shell_line(['tracekit', 'study', 'loading', '--', *report.command])}`"
 
 
 def _in_words(workers: int, prefetch: int) -> str:

@@ -33,9 +33,9 @@ class LoaderCosts:
     (storage, locks, sleep), `cpu` on it, and to `send` a batch takes as long. `receive` is what a batch that is there
     takes to be taken. `first` marks those that an epoch began with. `start` is what the program takes to start one
     worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A batch has
-    `batch_bytes`, a worker had `worker_bytes` at most (0: not seen), and `memory` was free beside the program.
-    `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
-    share of the batches whose making was seen.
+    `batch_bytes`, a worker had `worker_bytes` at most (or has what the program had, whose copy it begins as), and
+    `memory` was free beside the program. `readers` were being made at once, at most, and storage was `reading` so many
+    of them on average. `known` is the share of the batches whose making was seen.
     """
 
     process: int
@@ -148,7 +148,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
         cpus=cpus,
         consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
-        worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=0),
+        worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=_most_memory(run, process)),
         memory=_memory_beside(run, process),
         known=float(known.mean()),
     )

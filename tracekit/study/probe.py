@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracekit.models.loading import worker_counts
+from tracekit.analysis.loading import loader_costs
+from tracekit.analysis.steps import find_steps
+from tracekit.analysis.words import shell_line
+from tracekit.models.loading import fits, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.reader import Run
@@ -27,21 +30,28 @@ _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
-    """Record the run's command again, in its directory, into the folder `probe` of the run.
+    """Record the run's command again, in its directory, into the folder `probe` of the run, with as many workers as
+    are ever advised and fit into memory.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
-    workers = worker_counts(thread_budget(describe_cpu()))[-1]
-    loaders = [name for name, loader in run.manifest.loaders.items() if not loader.iterable]
-    if not loaders:
-        raise StudyError(f"{run.path}: no loader was seen that may have workers, so there is nothing to probe")
+    counts = worker_counts(thread_budget(describe_cpu()))
+    most = {
+        costs.loader: max(count for count in counts if fits(costs, count, _PREFETCH))
+        for costs in loader_costs(run, find_steps(run))
+        if not costs.settings.iterable
+    }
     values = [
         Entry(f"loader.{name}.{key}", value)
-        for name in loaders
+        for name, workers in most.items()
+        if workers
         for key, value in (("num_workers", workers), ("prefetch_factor", _PREFETCH))
     ]
+    if not values:
+        raise StudyError(f"{run.path}: no loader was seen that may have workers, so there is nothing to probe")
     folder = Path(os.path.abspath(run.path)) / PROBE
-    say(f"running {' '.join(run.manifest.command)} for up to {SECONDS:.0f} s of its loop with {workers} workers")
+    command = shell_line(run.manifest.command)
+    say(f"running {command} for up to {SECONDS:.0f} s of its loop with {max(most.values())} workers; then it is ended")
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "settings.toml"
         write_settings(file, values, "A probe of storage.")
