@@ -35,7 +35,7 @@ PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
 STORE = [sys.executable, str(HERE.parent / "tests" / "slow_storage.py")]
 WORKERS, PREFETCH = (0, 1, 2, 4, 8), (1, 2, 8)
 # A range that is no wider than the error of the model, or little, is a value.
-NARROW = 1.02 * (1 + MODEL_ERROR) / (1 - MODEL_ERROR)
+NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
 STALLED = 0.1
 

@@ -1,5 +1,7 @@
 """What is predicted of loaders, where the answer is known without a replay."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,7 +59,7 @@ def costs(
 def per_batch(found: LoaderCosts, workers: int, prefetch: int = 2) -> tuple[float, float]:
     """The least and the most that a batch is predicted to take, but for what the model may miss."""
     (each,) = [each for each in forecasts(found, [workers]).grid if each.settings.prefetch == prefetch]
-    return each.low / (1 - MODEL_ERROR), each.high / (1 + MODEL_ERROR)
+    return each.low * (1 + MODEL_ERROR), each.high / (1 + MODEL_ERROR)
 
 
 def test_waiting_for_storage_is_shared_out_among_workers() -> None:
@@ -120,8 +122,16 @@ def test_a_probe_tells_how_storage_answers_more_readers() -> None:
         probe = costs(workers=8, blocked=blocked, readers=8)
         (each,) = [each for each in forecasts(found, [8], probe).grid if each.settings.prefetch == 2]
         assert [each.low, each.high] == pytest.approx(
-            [expected * (1 - MODEL_ERROR), expected * (1 + MODEL_ERROR)], rel=0.1
+            [expected / (1 + MODEL_ERROR), expected * (1 + MODEL_ERROR)], rel=0.1
         )
+
+
+def test_a_replay_that_is_far_off_still_leaves_a_range() -> None:
+    """GIVEN a run that was three times as fast as its costs allow THEN nothing is predicted to take no time or less."""
+    found = costs(blocked=0.04, workers=2)
+    impossible = replace(found, wait=found.wait / 9, gap=found.gap / 9)
+    told = forecasts(impossible)
+    assert told.error > 1 and all(0 < each.low <= each.expected <= each.high for each in told.grid)
 
 
 def test_fewer_readers_may_be_read_for_as_fast_together() -> None:

@@ -10,7 +10,7 @@ from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecas
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loading import Forecasts, forecasts, split
+from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Effect, find
@@ -141,16 +141,16 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     if gain.low <= 0:
         now = _in_words(summary.num_workers, summary.prefetch_factor)
         # A probe tells how storage answers; what the model itself may miss only an experiment can tell.
-        knows = _how_to_probe(report) if chosen.num_workers > summary.readers else _how_to_study(report)
+        knows = _how_to_probe(report) if _hangs_on_storage(summary, chosen) else _how_to_study(report)
         return [], (
             f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell; {knows} does."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if chosen.num_workers > summary.readers:
+    if _hangs_on_storage(summary, chosen):
         why += (
-            f"; no more than {costs.readers} batches were being made at once, so the gain depends on the storage:"
-            f" {_how_to_probe(report)} tells more"
+            f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
+            f" the storage answers more: {_how_to_probe(report)} tells"
         )
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
@@ -220,6 +220,12 @@ def _regret(forecasts: Sequence[LoaderForecast]) -> Callable[[LoaderForecast], f
     low = min((each.low_ms for each in forecasts), default=1.0)
     high = min((each.high_ms for each in forecasts), default=1.0)
     return lambda each: max(each.low_ms / low, each.high_ms / high)
+
+
+def _hangs_on_storage(loader: LoaderSummary, chosen: LoaderForecast) -> bool:
+    """Whether the range is wider than what the model may miss, for want of a look at more readers."""
+    missed = (1 + max(loader.error, MODEL_ERROR)) ** 2
+    return not loader.probed and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)
 
 
 def _how_to_probe(report: Report) -> str:

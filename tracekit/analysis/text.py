@@ -251,7 +251,8 @@ def _change(setting: Setting) -> str:
 
 
 def _wrapped(text: str) -> Lines:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    # Not at hyphens: commands and paths are there to be copied.
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:

@@ -90,7 +90,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Loader
     def forecast(settings: LoaderSettings) -> Forecast:
         found = _forecast(costs, settings, probe)
         missed = float(np.interp(settings.workers, list(seen), list(seen.values())))
-        low, high = missed * found.low * (1 - error), missed * found.high * (1 + error)
+        low, high = missed * found.low / (1 + error), missed * found.high * (1 + error)
         return Forecast(settings, low, missed * found.expected, high)
 
     grid = [
