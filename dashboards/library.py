@@ -155,7 +155,9 @@ class Library:
     ) -> None:
         for pool in (self._builders, self._preparing):
             pool.shutdown(wait=False, cancel_futures=True)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        # Under another name first: an index that is still being made would put files into folders just emptied.
+        leaving = self._scratch.rename(f"{self._scratch}-leaving")
+        shutil.rmtree(leaving, ignore_errors=True)
 
     def _paths(self) -> dict[str, Path]:
         """The runs by name, newest first. Only these can be asked for: a name in a URL is never made into a path."""

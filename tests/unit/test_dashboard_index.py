@@ -1,5 +1,8 @@
 """The index of a run: what a view holds, at every zoom, adds up to what was recorded."""
 
+import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -172,3 +175,27 @@ def test_a_run_itself_is_a_library_of_one(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(RunError, match="no run in"):
         Library(tmp_path / "none")
+
+
+def test_scratch_files_go_though_one_is_still_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training_run(tmp_path / "run", steps=2)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    stop = threading.Event()
+
+    def write(folder: Path) -> None:
+        with suppress(FileNotFoundError):
+            while not stop.is_set():
+                tempfile.mkdtemp(dir=folder)
+
+    with Library(tmp_path):
+        (folder,) = scratch.iterdir()
+        writers = [threading.Thread(target=write, args=[folder]) for _ in range(4)]
+        for writer in writers:
+            writer.start()
+    left = list(scratch.iterdir())
+    stop.set()
+    for writer in writers:
+        writer.join()
+    assert left == []
