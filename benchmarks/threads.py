@@ -7,8 +7,10 @@ second, another process runs every fixed count in randomised blocks: the truth o
 and, of a fixed count, the error of the prediction are about. Then one process runs, in randomised blocks, nothing set
 (twice: the noise floor), every fixed count, the recommendation, its control (the same plan with one count everywhere)
 and plans drawn at random: the truth of a later minute. The truth may change: `by_quarter` is what the recommendation,
-or else the best fixed count, gained in each quarter of the blocks. Where these differ by more than the error of the
-prediction, the machine has changed, not the program. `not_beaten` is the share of the configurations that the
+or else the best fixed count, gained in each quarter of the blocks, `by_quarter_meanwhile` what the fixed count gained
+in each quarter of the exploration's minute. Where these differ by more than the error of the prediction, the machine
+has changed, not the program. `wandered` is half the way between the least and the most of them: no forecast of one
+value can be nearer than this to all quarters. `not_beaten` is the share of the configurations that the
 recommendation is not slower than by more than the floor.
 """
 
@@ -123,16 +125,21 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     others = [each for each in saved if each not in same]
     floor = max(abs(saved["again"].low - 1), abs(saved["again"].high - 1))
     most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
-    predicted = next((each.gain.expected for each in report.settings), 0.0)
+    predicted = next((each.gain for each in report.settings), None)
+    now = meanwhile[advised_name] / meanwhile[current]
+    quarters = [*by_quarter(times[ours] / base), *([] if by_layer else by_quarter(now))]
     return {
         "step_ms": float(np.median(base)) / 1e6,
         "rounds": len(base),
         "settings": settings_in_short(settings),
-        "predicted": predicted,
+        "predicted": predicted.expected if predicted else 0.0,
+        "predicted_interval": [predicted.low, predicted.high] if predicted else [0.0, 0.0],
         "verified": 1 - saved[ours].median,
-        "verified_meanwhile": None if by_layer else 1 - float(np.median(meanwhile[advised_name] / meanwhile[current])),
+        "verified_meanwhile": None if by_layer else 1 - float(np.median(now)),
         "verified_interval": [1 - saved[ours].high, 1 - saved[ours].low],
         "by_quarter": by_quarter(times["recommended" if settings else best] / base),
+        "by_quarter_meanwhile": None if by_layer else by_quarter(now),
+        "wandered": (max(quarters) - min(quarters)) / 2,
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
         "fixed_loses": loses(meanwhile[advised_name], meanwhile[best_then], by_layer),
         "fixed_loses_later": loses(times[ours], times[best], by_layer),
@@ -193,6 +200,18 @@ def main() -> None:
         "configurations": len(beats),
         "prediction_error_median": float(np.median(errors)) if errors else None,
         "prediction_error_worst": max(errors, default=None),
+        "intervals_that_hold": float(
+            np.mean(
+                [
+                    each["predicted_interval"][0] <= verified <= each["predicted_interval"][1]
+                    for each, verified in zip(advice, then, strict=True)
+                ]
+            )
+        )
+        if advice
+        else None,
+        "wandered_most": max((each["wandered"] for each in advice), default=None),
+        "control_most": max((abs(each["control"]) for each in advice), default=None),
         "prediction_error_median_later": float(np.median(later)) if later else None,
         "prediction_error_worst_later": max(later, default=None),
         "false_advice": [name for name, each in models.items() if each["false_advice"]],
