@@ -8,10 +8,9 @@ and, of a fixed count, the error of the prediction are about. Then one process r
 (twice: the noise floor), every fixed count, the recommendation, its control (the same plan with one count everywhere)
 and plans drawn at random: the truth of a later minute. The truth may change: `by_quarter` is what the recommendation,
 or else the best fixed count, gained in each quarter of the blocks, `by_quarter_meanwhile` what the fixed count gained
-in each quarter of the exploration's minute. Where these differ by more than the error of the prediction, the machine
-has changed, not the program. `wandered` is half the way between the least and the most of them: no forecast of one
-value can be nearer than this to all quarters. `not_beaten` is the share of the configurations that the
-recommendation is not slower than by more than the floor.
+in each quarter of the exploration's minute, and `truth_moved` by how much its gain differs between the two minutes.
+Where these differ by more than the error of the prediction, the machine has changed, not the program. `not_beaten` is
+the share of the configurations that the recommendation is not slower than by more than the floor.
 """
 
 import argparse
@@ -126,8 +125,8 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     floor = max(abs(saved["again"].low - 1), abs(saved["again"].high - 1))
     most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
     predicted = next((each.gain for each in report.settings), None)
-    now = meanwhile[advised_name] / meanwhile[current]
-    quarters = [*by_quarter(times[ours] / base), *([] if by_layer else by_quarter(now))]
+    counted = advised_name if settings else best
+    now = meanwhile[counted] / meanwhile[current]
     return {
         "step_ms": float(np.median(base)) / 1e6,
         "rounds": len(base),
@@ -138,8 +137,8 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "verified_meanwhile": None if by_layer else 1 - float(np.median(now)),
         "verified_interval": [1 - saved[ours].high, 1 - saved[ours].low],
         "by_quarter": by_quarter(times["recommended" if settings else best] / base),
-        "by_quarter_meanwhile": None if by_layer else by_quarter(now),
-        "wandered": (max(quarters) - min(quarters)) / 2,
+        "by_quarter_meanwhile": by_quarter(now),
+        "truth_moved": abs(float(np.median(now)) - float(np.median(times[counted] / times[current]))),
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
         "fixed_loses": loses(meanwhile[advised_name], meanwhile[best_then], by_layer),
         "fixed_loses_later": loses(times[ours], times[best], by_layer),
@@ -210,7 +209,8 @@ def main() -> None:
         )
         if advice
         else None,
-        "wandered_most": max((each["wandered"] for each in advice), default=None),
+        "truth_moved_median": float(np.median([each["truth_moved"] for each in models.values()])),
+        "truth_moved_most": max(each["truth_moved"] for each in models.values()),
         "control_most": max((abs(each["control"]) for each in advice), default=None),
         "prediction_error_median_later": float(np.median(later)) if later else None,
         "prediction_error_worst_later": max(later, default=None),
