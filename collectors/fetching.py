@@ -1,6 +1,7 @@
 """Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from inspect import signature
 from itertools import pairwise
 from time import perf_counter_ns as clock
@@ -12,6 +13,7 @@ from tracekit.record.wire import Kind
 
 from .agent import Agent
 from .patching import Patches
+from .reading import Reading
 from .spool import threads
 
 # Of the budget of recording, for looking at single samples: a look at a thread's CPU time is a system call, 0.2 to 1 us
@@ -22,7 +24,7 @@ _FIRST_IN_DETAIL = 2
 
 
 class Fetching:
-    """Times `fetch` of the data set fetchers: one row per batch made, and of some batches one row per sample.
+    """Times `fetch` of the data set fetchers: one row per batch made, and of some batches one row per sample and read.
 
     A batch is known by the iteration of this process, which is the pass over the data set that it belongs to, and its
     turn in it: a worker delivers in the order in which it makes, so the program's batches can be found again.
@@ -34,6 +36,7 @@ class Fetching:
         self._began = clock()
         self._spent_ns = 0
         self._in_detail = 0
+        self._reading = Reading(agent)
         agent.after_fork.append(self._start_anew)
 
     def hook_fetchers(self, module: ModuleType) -> None:
@@ -42,6 +45,9 @@ class Fetching:
 
     def hook_worker(self, module: ModuleType) -> None:
         self._patches.replace(module, "_worker_loop", self._named_worker)
+
+    def off(self) -> None:
+        self._reading.off()
 
     def _start_anew(self) -> None:
         self._iterations = self._in_detail = self._spent_ns = 0
@@ -64,36 +70,64 @@ class Fetching:
 
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             entered = clock()
-            samples, delayed = None, -1
+            look = None
             try:
-                samples = self._samples(fetcher, possibly_batched_index)
-                if samples is not None:
-                    delayed = _delayed()
+                look = self._look_at(fetcher, possibly_batched_index)
             except Exception as error:
                 agent.fail("loading", error)
+            indices = possibly_batched_index if look is None or look.samples is None else look.samples
             cpu = cpu_clock()
             start = clock()
-            batch = original(fetcher, possibly_batched_index if samples is None else samples)
-            end = clock()
             try:
+                batch = original(fetcher, indices)
+            finally:
+                end = clock()
                 cpu = cpu_clock() - cpu
+                self._look_away(look)
+            try:
                 iteration, turn = self._place(fetcher)
-                if samples is not None:
-                    delayed = _delayed() - delayed if delayed >= 0 else -1
-                    self._write(samples, iteration, turn)
+                if look is not None and look.samples is not None:
+                    self._write(look.samples, iteration, turn)
                 size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
+                delayed = -1 if look is None else look.delayed
                 agent.spool.write(
                     Kind.FETCH, agent.spool.intern("fetch"), start, end, turn, iteration, cpu, delayed, size
                 )
                 spent = start - entered + clock() - end
                 agent.governor.spent_ns += spent
-                if samples is not None:
-                    self._spent_ns += spent + len(samples.marks) * samples.mark_ns
+                if look is not None:
+                    self._spent_ns += spent + look.spent_ns
             except Exception as error:
                 agent.fail("loading", error)
             return batch
 
         return fetch
+
+    def _look_at(self, fetcher: Any, indices: Any) -> "_Look | None":
+        """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU. None where
+        that would cost more than is allowed."""
+        if self._in_detail >= _FIRST_IN_DETAIL:
+            budget = self._agent.governor.budget * _SHARE_OF_SAMPLES
+            if self._spent_ns > budget * (clock() - self._began):
+                return None
+        self._in_detail += 1
+        at_once = getattr(fetcher.dataset, "__getitems__", None) and type(fetcher).__name__ == "_MapDatasetFetcher"
+        one_by_one = fetcher.auto_collation and indices is not None and not at_once
+        look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
+        self._reading.begin()
+        return look
+
+    def _look_away(self, look: "_Look | None") -> None:
+        if look is None:
+            return
+        try:
+            self._reading.end()
+            look.delayed = _delayed() - look.delayed if look.delayed >= 0 else -1
+            look.spent_ns = self._reading.spent_ns - look.spent_ns
+            if look.samples is not None:
+                look.spent_ns += len(look.samples.marks) * look.samples.mark_ns
+        except Exception as error:
+            self._agent.fail("loading", error)
 
     def _place(self, fetcher: Any) -> tuple[int, int]:
         """Which iteration of this process the fetcher serves, and how many batches it has made before."""
@@ -103,19 +137,6 @@ class Fetching:
         fetcher._tracekit_place = iteration, turn + 1
         return iteration, turn
 
-    def _samples(self, fetcher: Any, indices: Any) -> "Samples | None":
-        """What stands in for the indices of a batch whose samples are looked at; None for the others."""
-        if not fetcher.auto_collation or indices is None:
-            return None
-        if self._in_detail >= _FIRST_IN_DETAIL:
-            budget = self._agent.governor.budget * _SHARE_OF_SAMPLES
-            if self._spent_ns > budget * (clock() - self._began):
-                return None
-        if getattr(fetcher.dataset, "__getitems__", None) and type(fetcher).__name__ == "_MapDatasetFetcher":
-            return None  # the data set is asked for all samples at once
-        self._in_detail += 1
-        return Samples(indices)
-
     def _write(self, samples: "Samples", iteration: int, turn: int) -> None:
         spool, thread = self._agent.spool, threads.current().tid
         name = spool.intern("sample")
@@ -123,6 +144,16 @@ class Fetching:
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
             spool.note((name, thread, start, end, turn, iteration, number, after - before, 0, 0, Kind.SAMPLE))
         spool.write_noted()
+
+
+@dataclass
+class _Look:
+    """A batch that is looked at closely: its samples, if they can be told apart; for how long the thread had waited for
+    a CPU before, ns, and afterwards for how long it did meanwhile; what looking at its reads costs, likewise."""
+
+    samples: "Samples | None"
+    delayed: int
+    spent_ns: int
 
 
 class Samples:

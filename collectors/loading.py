@@ -37,7 +37,7 @@ class Loading:
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
-        fetching = Fetching(agent, self._patches)
+        self._fetching = fetching = Fetching(agent, self._patches)
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
         agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
@@ -45,6 +45,7 @@ class Loading:
 
     def off(self) -> None:
         self._patches.undo()
+        self._fetching.off()
 
     def _hook_errors(self, module: ModuleType) -> None:
         self._patches.replace(module.ExceptionWrapper, "__init__", worded_without_us)

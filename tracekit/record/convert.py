@@ -123,6 +123,15 @@ def _sample(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obje
     return {"turn": records["a"], "iteration": records["b"], "index": records["c"], "cpu_ns": records["d"]}
 
 
+def _read(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {
+        "path": _words(records["name"], words),
+        "offset": records["a"],
+        "bytes": records["b"],
+        "cpu_ns": records["c"],
+    }
+
+
 def _collective(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
     return {
         "op": _words(records["name"], words),
@@ -141,5 +150,6 @@ _CONVERTERS: dict[Kind, tuple[str, Callable[[np.ndarray, pa.Array, int], dict[st
     Kind.WORKER: ("workers", _worker),
     Kind.FETCH: ("fetches", _fetch),
     Kind.SAMPLE: ("samples", _sample),
+    Kind.READ: ("reads", _read),
     Kind.COLLECTIVE: ("collectives", _collective),
 }

@@ -44,6 +44,8 @@ class Kind(IntEnum):
     # stopped all of them; b: -1; c: how many
     WORKER = 14
     SAMPLE = 15  # a sample was made; a: turn of its batch; b: iteration; c: its index, -1 unknown; d: CPU time
+    # Something was read for a batch; name: path; a: offset, -1 unknown; b: bytes; c: CPU time of the thread
+    READ = 16
     COLLECTIVE = (
         7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
     )

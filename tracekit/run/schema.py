@@ -89,7 +89,9 @@ TABLES: dict[str, pa.Schema] = {
     ),
     # A sample of some of these batches; `index` is that in the data set, -1 where it has none.
     "samples": _table(("iteration", pa.int64()), ("turn", pa.int64()), ("index", pa.int64()), ("cpu_ns", pa.int64())),
-    "reads": _table(("path", _NAME), ("offset", pa.int64()), ("bytes", pa.int64())),
+    # A file or object that was read for one of these batches, or a part of it. `path` is "" where there were too many;
+    # `offset` -1 where it is not known; a request for an object, and the wait for its first byte, have no `bytes`.
+    "reads": _table(("path", _NAME), ("offset", pa.int64()), ("bytes", pa.int64()), ("cpu_ns", pa.int64())),
     # `ready_ns` is when the data could have been sent; equal to `start_ns` for calls made by the program itself.
     "collectives": _table(
         ("op", _NAME),

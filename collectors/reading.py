@@ -1,0 +1,389 @@
+"""Reading: from which files and objects the samples of a batch come, and how long reading them takes."""
+
+import builtins
+import io
+import os
+import stat
+import sys
+from collections.abc import Callable
+from functools import cache
+from threading import get_ident
+from time import perf_counter_ns as clock
+from time import thread_time_ns as cpu_clock
+from typing import Any, ClassVar
+
+from tracekit.record.wire import Kind
+
+from .agent import Agent
+from .patching import dress
+from .spool import threads
+
+# Paths are kept in memory and on disk once each; a data set may have millions of files.
+_MOST_PATHS = 10_000
+# One batch has so many reads recorded: a program that reads byte by byte would wait for its records.
+_MOST_READS = 4096
+# What a thread was given by the kernel's `read` was asked for by native code, if it is so much more than what was seen.
+_SAME_DATA, _LITTLE = 1.5, 4096
+
+
+class Reading:
+    """Times what is read by Python's `open` and what builds on it, by fsspec and by HTTP, while it watches.
+
+    It watches while a batch is made that is looked at closely. Then its replacements are in place, and only then: what
+    the program does at other times does not meet them, but for the files that were opened meanwhile.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._watched = 0  # batches that are looked at now
+        self._hooks: dict[str, list[_Hook]] = {}
+        self._inside: set[int] = set()  # the threads that are in a read: what it calls is part of it
+        self._paths: set[str] = set()
+        self._left = 0
+        self._seen = self._looked = 0
+        self.spent_ns = 0
+        agent.after_fork.append(self._start_anew)
+
+    def begin(self) -> None:
+        self._watched += 1
+        if self._watched > 1:
+            return
+        self._left = _MOST_READS
+        for module, make in _MODULES.items():
+            if module in sys.modules and module not in self._hooks:
+                self._hooks[module] = self._made(module, make)
+        for hooks in self._hooks.values():
+            for hook in hooks:
+                hook.place()
+        self._looked += 1
+        self._taken_before, self._seen_before = _bytes_given(), self._seen
+
+    def end(self) -> None:
+        self._watched -= 1
+        if self._watched:
+            return
+        self.off()
+        taken, seen = _bytes_given() - self._taken_before, self._seen - self._seen_before
+        if self._looked > 1 and taken > _SAME_DATA * seen + _LITTLE:  # the first batch may have imported modules
+            why = "native code of the data set reads files too: that is not in the table reads"
+            self._agent.note_missing("reads", why)
+
+    def off(self) -> None:
+        for hooks in self._hooks.values():
+            for hook in hooks:
+                hook.take_out()
+
+    def timed(
+        self, path: str, offset: int, size: Callable[[Any], int], call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """What the call returns; a row for it, if it was watched and the read is nobody else's part."""
+        ident = get_ident()
+        if not self._watched or self._left <= 0 or ident in self._inside:
+            return call(*args, **kwargs)
+        entered = clock()
+        self._inside.add(ident)
+        try:
+            cpu = cpu_clock()
+            start = clock()
+            result = call(*args, **kwargs)
+            end = clock()
+            cpu = cpu_clock() - cpu
+        finally:
+            self._inside.discard(ident)
+        try:
+            self._left -= 1
+            count = size(result)
+            self._seen += count
+            name = self._agent.spool.intern(self._kept(path))
+            tid = threads.current().tid
+            self._agent.spool.note((name, tid, start, end, offset, count, cpu, 0, 0, 0, Kind.READ))
+        except Exception as error:
+            self._agent.fail("loading", error)
+        self.spent_ns += start - entered + clock() - end
+        return result
+
+    def watches(self) -> bool:
+        return self._watched > 0
+
+    def _made(self, module: str, make: "Callable[[Reading], list[_Hook]]") -> "list[_Hook]":
+        """The hooks of a module; none where it is of another version than those that are known."""
+        try:
+            hooks = make(self)
+        except AttributeError:
+            hooks = []
+        if not hooks or not all(hook.fits() for hook in hooks):
+            self._agent.note_missing(f"reads of {module}", "it is of a version that is not known")
+            return []
+        return hooks
+
+    def _kept(self, path: str) -> str:
+        if path not in self._paths:
+            if len(self._paths) >= _MOST_PATHS:
+                self._agent.note_missing("paths of reads", f"a process keeps {_MOST_PATHS} paths; the rest have none")
+                return ""
+            self._paths.add(path)
+        return path
+
+    def _start_anew(self) -> None:
+        """In a forked child: what its parent was reading is none of its business."""
+        self._inside.clear()
+        self._watched = self._looked = self.spent_ns = 0
+        self.off()
+
+
+class _Hook:
+    """A function of a module or class, and what stands there while reads are watched."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._owner, self._name, self._make = owner, name, make
+        self._original: Callable[..., Any] | None = None
+        self._ours: Callable[..., Any] | None = None
+
+    def fits(self) -> bool:
+        return self._name in vars(self._owner)
+
+    def place(self) -> None:
+        found = vars(self._owner)[self._name]
+        if found is not self._original and found is not self._ours:
+            self._original, self._ours = found, dress(self._make(found), found)
+        setattr(self._owner, self._name, self._ours)
+
+    def take_out(self) -> None:
+        """Put the original back, but where the program has replaced ours meanwhile."""
+        if self._ours is not None and vars(self._owner).get(self._name) is self._ours:
+            setattr(self._owner, self._name, self._original)
+
+
+# Files.
+
+
+class FileIO(io.FileIO):
+    """A file whose reads can be watched: passes for the class of that name."""
+
+    reading: ClassVar[Reading]
+
+    def readinto(self, buffer: Any) -> Any:
+        if not self.reading.watches():
+            return super().readinto(buffer)
+        return self.reading.timed(_path_of(self.name), self._offset(), _count, super().readinto, buffer)
+
+    def readall(self) -> Any:
+        if not self.reading.watches():
+            return super().readall()
+        return self.reading.timed(_path_of(self.name), self._offset(), _length, super().readall)
+
+    def _offset(self) -> int:
+        try:
+            return self.tell()
+        except OSError:
+            return -1
+
+
+FileIO.__module__ = io.FileIO.__module__
+
+
+class _Open:
+    """In place of `open`: an object, since a function would become a method where a class keeps it as an attribute."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
+
+    def __call__(self, file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        return self._watched(file, mode, *args, **kwargs) or self._original(file, mode, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __reduce__(self) -> str:
+        return "open"
+
+    def _watched(
+        self,
+        file: Any,
+        mode: Any,
+        buffering: Any = -1,
+        encoding: Any = None,
+        errors: Any = None,
+        newline: Any = None,
+        closefd: Any = True,
+        opener: Any = None,
+        *more: Any,
+        **others: Any,
+    ) -> Any:
+        """The same file, but that its reads are watched; None where it is no ordinary file to be read, or cannot be."""
+        words = (encoding, errors, newline)
+        plain = buffering == -1 and closefd is True and opener is None and not more and not others
+        if not plain or mode not in ("r", "rt", "rb") or (mode == "rb" and words != (None, None, None)):
+            return None
+        if encoding is None and mode != "rb" and sys.flags.warn_default_encoding:
+            return None
+        try:
+            if isinstance(file, int) or not stat.S_ISREG(os.stat(file).st_mode):
+                return None
+            raw = FileIO(os.fspath(file))
+        except (OSError, TypeError, ValueError):
+            return None
+        try:
+            buffered = io.BufferedReader(raw, _buffer_bytes(raw))
+            if mode == "rb":
+                return buffered
+            text = io.TextIOWrapper(buffered, encoding, errors, newline)
+            text.mode = mode  # type: ignore[misc]
+            return text
+        except (LookupError, TypeError, ValueError):
+            raw.close()
+            return None
+
+
+def _buffer_bytes(raw: io.FileIO) -> int:
+    """As large as `open` would choose it."""
+    block = int(getattr(raw, "_blksize", io.DEFAULT_BUFFER_SIZE))
+    return block if sys.version_info < (3, 14) else max(min(block, 8 << 20), io.DEFAULT_BUFFER_SIZE)
+
+
+def _files(reading: Reading) -> list[_Hook]:
+    FileIO.reading = reading
+    opened = cache(_Open)  # one object for one function: it is pickled by its name in `io`
+    return [_Hook(builtins, "open", opened), _Hook(io, "open", opened)]
+
+
+def _numpy(reading: Reading) -> list[_Hook]:
+    """`numpy.load` reads by the file's number."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fromfile(file: Any, *args: Any, **kwargs: Any) -> Any:
+            path = _path_of(getattr(file, "name", file))
+            return reading.timed(path, -1, _array_bytes, original, file, *args, **kwargs)
+
+        return fromfile
+
+    return [_Hook(sys.modules["numpy"], "fromfile", make)]
+
+
+# Objects.
+
+
+def _fsspec_files(reading: Reading) -> list[_Hook]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(file: Any, length: Any = -1) -> Any:
+            path, at = _path_of(getattr(file, "path", "")), getattr(file, "loc", -1)
+            return reading.timed(path, at if type(at) is int else -1, _length, original, file, length)
+
+        return read
+
+    return [_Hook(sys.modules["fsspec.spec"].AbstractBufferedFile, "read", make)]
+
+
+def _fsspec_calls(reading: Reading) -> list[_Hook]:
+    """What a file system that works asynchronously is asked for: all of it comes through here."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def sync(loop: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+            path = _path_of(args[0] if args else "")
+            return reading.timed(path, -1, _length, original, loop, func, *args, **kwargs)
+
+        return sync
+
+    return [_Hook(sys.modules["fsspec.asyn"], "sync", make)]
+
+
+def _http(reading: Reading) -> list[_Hook]:
+    """Python's own client, and what builds on it: urllib, urllib3, requests, botocore."""
+
+    def asked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def putrequest(connection: Any, method: Any, url: Any, *args: Any, **kwargs: Any) -> Any:
+            connection._tracekit_path = _address(connection, url)
+            return original(connection, method, url, *args, **kwargs)
+
+        return putrequest
+
+    def sent(original: Callable[..., Any]) -> Callable[..., Any]:
+        def request(connection: Any, method: Any, url: Any, *args: Any, **kwargs: Any) -> Any:
+            path = _address(connection, url)
+            return reading.timed(path, -1, _nothing, original, connection, method, url, *args, **kwargs)
+
+        return request
+
+    def answered(original: Callable[..., Any]) -> Callable[..., Any]:
+        def getresponse(connection: Any) -> Any:
+            path = getattr(connection, "_tracekit_path", "")
+            response = reading.timed(path, -1, _nothing, original, connection)
+            response._tracekit_path = path
+            return response
+
+        return getresponse
+
+    def read(size: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def read(response: Any, *args: Any) -> Any:
+                path = getattr(response, "_tracekit_path", "")
+                return reading.timed(path, -1, size, original, response, *args)
+
+            return read
+
+        return make
+
+    client = sys.modules["http.client"]
+    return [
+        _Hook(client.HTTPConnection, "putrequest", asked),
+        _Hook(client.HTTPConnection, "request", sent),
+        _Hook(client.HTTPConnection, "getresponse", answered),
+        _Hook(client.HTTPResponse, "read", read(_length)),
+        _Hook(client.HTTPResponse, "read1", read(_length)),
+        _Hook(client.HTTPResponse, "readinto", read(_count)),
+    ]
+
+
+def _address(connection: Any, url: Any) -> str:
+    """What an object is called; without what is behind a question mark, which may be a key to the storage."""
+    try:
+        path = str(url).partition("?")[0]
+        scheme = "https" if connection.default_port == 443 else "http"
+        return path if "://" in path else f"{scheme}://{connection.host}:{connection.port}{path}"
+    except Exception:
+        return ""
+
+
+_MODULES: dict[str, Callable[[Reading], list[_Hook]]] = {
+    "io": _files,
+    "numpy": _numpy,
+    "fsspec.spec": _fsspec_files,
+    "fsspec.asyn": _fsspec_calls,
+    "http.client": _http,
+}
+
+
+def _path_of(name: Any) -> str:
+    """A path in words; a program may have put anything there."""
+    try:
+        return os.fsdecode(name)
+    except Exception:
+        return ""
+
+
+def _length(data: Any) -> int:
+    return len(data) if isinstance(data, (bytes, bytearray, memoryview)) else 0
+
+
+def _count(count: Any) -> int:
+    return count if type(count) is int else 0
+
+
+def _array_bytes(array: Any) -> int:
+    return int(array.nbytes)
+
+
+def _nothing(result: Any) -> int:
+    return 0
+
+
+def _bytes_given() -> int:
+    """What `read` has given to this thread since it began; 0 where the kernel does not tell."""
+    try:
+        descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(descriptor, 4096).split()[1])
+        finally:
+            os.close(descriptor)
+    except (OSError, IndexError, ValueError):
+        return 0
