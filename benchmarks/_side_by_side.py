@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Ratio:
         return f"{self.median - 1:+.2%} [{self.low - 1:+.2%}, {self.high - 1:+.2%}]"
 
 
-def run_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, float]:
+def run_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
     """Run a command and read the JSON object it prints last."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})}

@@ -3,7 +3,8 @@
     python benchmarks/overhead.py [--json] [--processes 3] [--rounds 200] [--threads 1]
 
 Per size of step: the slowdown of the median step (`median`) and of all steps (`mean`) while tracekit records, its own
-estimate of the latter, and, for comparison, torch.profiler on every step. An A/A pair (`floor`) shows what the
+estimate of the latter, and, for comparison, torch.profiler on every step; of batches likewise, and what recording takes
+per sample. An A/A pair (`floor`) shows what the
 machine's noise alone gives. Whole processes differ by more than recording costs, so the hooks are taken out of each
 process and put back (`_switchback.py`). `supervisor` is the share of the machine's CPU time that the supervisor took
 beside the program. The training has one thread: with one on every core, each neighbour on the machine stalls all of
@@ -22,7 +23,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from _side_by_side import TRACEKIT, Ratio, progress
+from _side_by_side import TRACEKIT, Ratio, progress, run_json
 
 from tracekit.record.launch import program_environment
 from tracekit.run.reader import open_run
@@ -31,7 +32,11 @@ SIZES = {
     "steps of 12 ms": ["--width", "256", "--words", "1000", "--step", "12", "--block", "0.15"],
     "steps of 2 ms": ["--width", "64", "--words", "500", "--step", "2", "--block", "0.05"],
 }
+# Of batches: how many samples they have.
+BATCHES = {"batches of 1 ms, 32 samples": 32, "batches of 1 ms, 4 samples": 4}
+BATCH_MS = 1.0
 SWITCHBACK = [sys.executable, str(Path(__file__).parent / "_switchback.py")]
+LOADER_SWITCHBACK = [sys.executable, str(Path(__file__).parent / "_loader_switchback.py")]
 BOOTSTRAP_ROUNDS = 15
 
 
@@ -77,6 +82,32 @@ def measure_size(flags: list[str], processes: int, rounds: int) -> dict[str, obj
     }
 
 
+def measure_batches(samples: int, processes: int, rounds: int) -> dict[str, object]:
+    """The slowdowns of a loader's batches, and what recording takes per sample, µs."""
+    seen: dict[str, list[dict[str, float]]] = {"off": [], "again": [], "on": []}
+    estimates = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(processes):
+            program = [*LOADER_SWITCHBACK, "--samples", str(samples), "--batch", str(BATCH_MS), "--rounds", str(rounds)]
+            found = run_json([*TRACEKIT, "record", "-q", "-o", f"{folder}/run{number}", "--", *program])
+            for state, epochs in found["seen"].items():
+                seen[state] += epochs
+            estimates.append(found["estimate"])
+            progress(f"process {number + 1} of {processes}")
+    plain = [
+        (first["mean_ms"] + second["mean_ms"]) / 2 for first, second in zip(seen["off"], seen["again"], strict=True)
+    ]
+    recorded = [each["mean_ms"] for each in seen["on"]]
+    slowdown = Ratio.of(recorded, plain)
+    return {
+        "median_batch_ms": statistics.median(plain),
+        "floor_mean": Ratio.of([each["mean_ms"] for each in seen["again"]], [each["mean_ms"] for each in seen["off"]]),
+        "tracekit_mean": slowdown,
+        "us_per_sample": (slowdown.median - 1) * statistics.median(plain) * 1e3 / samples,
+        "estimate": statistics.median(estimates),
+    }
+
+
 def measure_start() -> dict[str, float]:
     """Milliseconds that the bootstrap adds to a Python without torch, and that `tracekit --help` takes."""
 
@@ -111,6 +142,9 @@ def main() -> None:
     for name, flags in SIZES.items():
         progress(name)
         result[name] = measure_size(flags, options.processes, options.rounds)
+    for name, samples in BATCHES.items():
+        progress(name)
+        result[name] = measure_batches(samples, options.processes, options.rounds)
     if options.json:
         print(json.dumps(result, default=lambda value: asdict(value), indent=2))
         return
