@@ -4,8 +4,8 @@
     python benchmarks/_loading_workloads.py NAME --unit BYTES … --grid 0:2,1:2,4:8 --rounds 3
 
 The first form runs a workload once; the second one at several settings, in random order, and prints for each the
-seconds per batch of each round: as it is, and behind a setting (`2:2:cached`, `2:2:synthetic`) without its storage, or
-without its computing too. Computing is hashing: `--unit` bytes take 1 ms.
+seconds per batch of each round, and those of them that it waited: as it is, and behind a setting (`2:2:cached`,
+`2:2:synthetic`) without its storage, or without its computing too. Computing is hashing: `--unit` bytes take 1 ms.
 """
 
 import argparse
@@ -136,8 +136,8 @@ class Samples(Dataset[Tensor]):
         return self._connection.getresponse().read()
 
 
-def run(workload: Workload, workers: int, prefetch: int, unit: int, store: str) -> float:
-    """Seconds per batch of the whole loop, the start of workers included."""
+def run(workload: Workload, workers: int, prefetch: int, unit: int, store: str) -> tuple[float, float]:
+    """Seconds per batch of the whole loop, the start of workers included; and of waiting for batches."""
 
     def loader(samples: Samples) -> DataLoader[Tensor]:
         return DataLoader(
@@ -146,16 +146,19 @@ def run(workload: Workload, workers: int, prefetch: int, unit: int, store: str) 
         )  # fmt: skip
 
     main, other = loader(Samples(workload, unit, store)), loader(Samples(workload, unit, store))
-    spent = 0.0
+    spent = used = 0.0
     for _ in range(workload.epochs):
         began = time.perf_counter()
         for _ in main:
+            received = time.perf_counter()
             consume(workload, unit)
+            used += time.perf_counter() - received
         spent += time.perf_counter() - began
         if workload.others:
             for _, _ in zip(range(workload.others), other, strict=False):
                 consume(workload, unit)
-    return spent / workload.epochs / workload.batches
+    batches = workload.epochs * workload.batches
+    return spent / batches, (spent - used) / batches
 
 
 def consume(workload: Workload, unit: int) -> None:
@@ -195,7 +198,7 @@ def main() -> None:
         workers = workload.workers if options.workers is None else options.workers
         print(run(workload, workers, options.prefetch or workload.prefetch, options.unit, options.store))
         return
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for cell in rounds(options.grid.split(","), options.rounds):
         workers, prefetch, name = (cell + ":").split(":")[:3]
         seconds = run(variant(workload, name), int(workers), int(prefetch), options.unit, options.store)

@@ -1,15 +1,16 @@
 """Whether what is predicted of loaders from one run is right: against every number of workers and batches ahead.
 
-    python benchmarks/loading.py [--json] [--rounds 3] [--only NAME]
+    python benchmarks/loading.py [--json] [--rounds 4] [--only NAME]
 
 Per workload: `tracekit record` and `analyze` of one run, and then `analyze --probe` where that has left open how
 storage answers, predict the time per batch over a grid and recommend settings. Then one process, without tracekit, runs
 the workload at every point of the grid, in random order: the truth. Where a value was told, `errors` are those of it,
 and `errors_of_gains` those of its ratio to the settings that the run had: recording and truth are a minute apart, and
 the machine's speed wanders. Where only a range was told (no such number of readers was seen), `covered` says whether
-the truth lies in it. `split_errors` compare the storage's share of the waiting with that of three runs: as it is, with
-instant storage, with instant samples. Storage is emulated: an HTTP server in a process of its own, with latency and
-bandwidth.
+the truth lies in it. The best point of the grid is found in one half of the rounds and its time taken from the other:
+the best of many in the same rounds is the luckiest. `split_errors` compare the shares of storage and of computing in
+the waiting with those of three runs: as it is, with instant storage, with instant samples. Storage is emulated: an HTTP
+server in a process of its own, with latency and bandwidth.
 """
 
 import argparse
@@ -27,8 +28,11 @@ from typing import Any
 import numpy as np
 from _loading_workloads import WORKLOADS, Workload, compute
 from _side_by_side import TRACEKIT, progress
+from numpy.typing import NDArray
 
 from tracekit.models.loading import MODEL_ERROR
+
+Times = NDArray[np.float64]
 
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
@@ -90,14 +94,15 @@ class Told:
         """The cells of which no value is told, but a range."""
         return [cell for cell, each in self.grid.items() if each["high_ms"] > each["low_ms"] * NARROW]
 
-    def against(self, true_ms: dict[str, float], now: str) -> dict[str, Any]:
-        """How it compares with what is true."""
+    def against(self, rounds_ms: dict[str, Times], now: str) -> dict[str, Any]:
+        """How it compares with what is true: the time per batch of each cell, by round."""
+        true_ms = {cell: float(np.median(times)) for cell, times in rounds_ms.items()}
         both, ranges = sorted(true_ms.keys() & self.grid.keys()), self.ranges
         known = [cell for cell in both if cell not in ranges]
         expected = {cell: self.grid[cell]["expected_ms"] for cell in both}
         return {
             "recommended": self.chosen,
-            "of_the_best": min(true_ms.values()) / true_ms[self.chosen],
+            "of_the_best": of_the_best(rounds_ms, self.chosen),
             "of_the_current": true_ms[now] / true_ms[self.chosen],
             "errors": {cell: expected[cell] / true_ms[cell] - 1 for cell in known},
             "errors_of_gains": {
@@ -129,17 +134,20 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         cells = told.grid.keys() & {_cell(workers, prefetch) for workers in WORKERS for prefetch in PREFETCH}
         words = [*sorted(cells | {now, told.chosen, probed.chosen}), f"{now}:cached", f"{now}:synthetic"]
         times = _json([*program, "--grid", ",".join(words), "--rounds", str(rounds)])
-    true_ms = {word: float(np.median(seconds)) * 1e3 for word, seconds in times.items()}
-    cached, synthetic = (true_ms.pop(word) for word in words[-2:])
+    rounds_ms = {word: np.array(seconds)[:, 0] * 1e3 for word, seconds in times.items()}
+    waited_ms = float(np.median(np.array(times[now])[:, 1])) * 1e3
+    runs_ms = tuple(float(np.median(rounds_ms[word])) for word in (now, *words[-2:]))
+    for word in words[-2:]:
+        del rounds_ms[word]
     return {
         "name": name,
         "now": now,
-        "one_run": told.against(true_ms, now),
-        "probed": probed.against(true_ms, now),
+        "one_run": told.against(rounds_ms, now),
+        "probed": probed.against(rounds_ms, now),
         "split": told.loader["split"],
-        "split_error": split_error(told.loader["split"], true_ms[now], cached, synthetic),
+        "split_errors": split_errors(told.loader["split"], runs_ms, waited_ms),
         "recorded_ms": told.loader["batch_ms"],
-        "true_ms": true_ms,
+        "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
 
 
@@ -149,16 +157,23 @@ def _json(command: list[str]) -> dict[str, Any]:
     return found
 
 
-def split_error(split: dict[str, float], cold: float, cached: float, synthetic: float) -> float | None:
-    """By how much the storage's share of the loading wait differs from that of three runs: as it is, with instant
-    storage, with instant samples. None where the program hardly waits. What delivery in order adds to waiting is laid
-    to storage and computing in proportion."""
-    waited = cold - synthetic
-    if not split or waited < STALLED * cold:
-        return None
-    causes = split["storage"] + split["cpu"]
-    storage = split["storage"] + split["order"] * (split["storage"] / causes if causes else 0.0)
-    return storage - float(np.clip((cold - cached) / waited, 0.0, 1.0))
+def of_the_best(rounds_ms: dict[str, Times], chosen: str) -> float:
+    """How fast the chosen cell is, as a share of the best: each half of the rounds finds a best one for the other."""
+    shares = []
+    for half in (0, 1):
+        found = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell][half::2])))
+        shares.append(np.mean(rounds_ms[found][1 - half :: 2]) / np.mean(rounds_ms[chosen][1 - half :: 2]))
+    return float(np.mean(shares))
+
+
+def split_errors(split: dict[str, float], runs_ms: tuple[float, ...], waited_ms: float) -> list[float]:
+    """By how much the shares of storage and computing differ from those of three runs: as it is, with instant storage,
+    with instant samples. Empty where the program hardly waits."""
+    as_it_is, cached, synthetic = runs_ms
+    if not split or waited_ms < STALLED * as_it_is:
+        return []
+    storage, computing = ((more - less) / waited_ms for more, less in ((as_it_is, cached), (cached, synthetic)))
+    return [split["storage"] - storage, split["cpu"] - computing]
 
 
 def _cell(workers: int, prefetch: int) -> str:
@@ -188,9 +203,11 @@ def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", choices=list(WORKLOADS))
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error("--rounds: 2 at least, one to find the best point and one to time it")
     unit = bytes_per_ms()
     found = []
     for name in [options.only] if options.only else WORKLOADS:
@@ -205,7 +222,7 @@ def main() -> None:
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
     total = {"workloads": len(found)} | {told: summary(found, told) for told in ("one_run", "probed")}
-    total["split_errors"] = {each["name"]: each["split_error"] for each in found if each["split_error"] is not None}
+    total["split_errors"] = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 

@@ -8,7 +8,7 @@ from dash.development.base_component import Component
 
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.report_schema import LoaderSummary, Report
-from tracekit.analysis.samples import slowest_samples
+from tracekit.analysis.samples import slowest_files, slowest_samples
 from tracekit.analysis.words import shell_line
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES
@@ -33,7 +33,8 @@ from tracekit.dashboards.pages.settings import what_follows
 _LOADERS = 6
 _BATCHES = 60
 _SAMPLES = 100
-_CAUSES = ("storage", "cpu", "transfer", "consumer", "order", "startup")
+_NOTABLE = 0.1
+_CAUSES = ("storage", "cpu", "transfer", "consumer", "startup")
 _NS_PER_MS = 1e6
 _ORDER = {
     "run": "the order of its samples is known when the run begins",
@@ -46,6 +47,14 @@ _COLUMNS = [
     Column("wall_ns", "takes", "duration", 110, "the median"),
     Column("cpu_ns", "computing", "duration", 110),
     Column("waited_ns", "waiting", "duration", 110, "for storage, for a lock, or for a CPU"),
+]
+_FILES = [
+    Column("path", "file or object", "text", 420),
+    Column("times", "looked at", "number", 110, "how many batches read it"),
+    Column("reads", "reads", "number", 100, "of each such time"),
+    Column("bytes", "bytes", "number", 120, "of each such time"),
+    Column("wall_ns", "takes", "duration", 110, "of each such time"),
+    Column("cpu_ns", "computing", "duration", 110),
 ]
 
 
@@ -61,6 +70,7 @@ def render(view: View) -> Component:
         section("What the program waits for", graph(_waits(run, shown)), note="by what would have to be faster"),
         *(_loader(run, report, loader) for loader in shown),
         _slowest(run),
+        _slowest_files(run),
         note="Loaders as they were iterated over in the process that stands for the run. Predictions replay what the"
         " batches of this run cost at other settings.",
     )
@@ -111,6 +121,8 @@ def _in_words(loader: LoaderSummary) -> str:
         f"{workers}; {loader.batches} batches in {loader.epochs} epochs, {each} each;"
         f" the program waited for them {loader.wait:.0%} of the time.",
     ]
+    if loader.order >= _NOTABLE:
+        sentences.append(f"{loader.order:.0%} of the waiting would go if batches were delivered in any order.")
     if loader.predictability in _ORDER:
         sentences.append(f"As far as was seen, {_ORDER[loader.predictability]}.")
     if not loader.probed:
@@ -140,6 +152,15 @@ def _slowest(run: OpenRun) -> Component | None:
         return None
     rows = as_rows(samples, [column.field for column in _COLUMNS])
     return section("Slowest samples", table("samples", _COLUMNS, rows), note="of those that were looked at one by one")
+
+
+def _slowest_files(run: OpenRun) -> Component | None:
+    files = slowest_files(run.run, _SAMPLES)
+    if files.empty:
+        return None
+    rows = as_rows(files, [column.field for column in _FILES])
+    note = "of those that Python, fsspec or HTTP read for batches that were looked at"
+    return section("Slowest files", table("files", _FILES, rows), note=note)
 
 
 LOADING = Page("loading", "Loading", render)

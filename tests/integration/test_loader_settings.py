@@ -147,6 +147,7 @@ def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Pa
 
 EFFECTS = Path(__file__).parent / "programs" / "loader_effects.py"
 ORDERS = ("default", "generator", "sharded")  # of the loaders of the program, in its order
+SAMPLERS = ("RandomSampler", "RandomSampler", "DistributedSampler")
 
 
 @cache
@@ -194,7 +195,10 @@ def test_settings_change_what_their_labels_say(
         assert labels == ["order" if name in changed else "augmentation" for name in ORDERS]
         assert all(a["drawn"] != b["drawn"] for a, b in zip(without, now, strict=True))
     elif changed:
-        assert effect_of(known, f"loader.loader.{key}", 1) == "order"
+        loaders = [msgspec.structs.replace(known, sampler=name) for name in SAMPLERS]
+        labels = [effect_of(loader, f"loader.loader.{key}", 1) for loader in loaders]
+        assert labels == ["order" if name in changed else "augmentation" for name in ORDERS]
+        assert all(a["drawn"] != b["drawn"] for a, b in zip(without, now, strict=True))
     else:
         assert effect_of(known, f"loader.loader.{key}", 1) == "identical" and now == without
 

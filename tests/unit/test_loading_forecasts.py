@@ -8,7 +8,7 @@ import pytest
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
-from tracekit.models.loading import MODEL_ERROR, forecasts, split, worker_counts
+from tracekit.models.loading import MODEL_ERROR, forecasts, saved_by_persisting, split, worker_counts
 from tracekit.run.manifest import Loader, Memory
 from tracekit.study.loading import candidates
 
@@ -38,6 +38,7 @@ def costs(
         gap=np.append(seen.asked[1:], seen.end) - seen.received,
         blocked=zero + blocked,
         cpu=zero + cpu,
+        reading_cpu=0.0,
         send=0.0,
         receive=zero,
         consume=zero + consume,
@@ -98,9 +99,25 @@ def test_a_program_that_does_not_wait_has_no_split() -> None:
 def test_a_split_adds_up() -> None:
     found = split(costs(blocked=0.02, cpu=0.03, cpus=1.0))
     assert found is not None
-    shares = [getattr(found, name) for name in found.__dataclass_fields__]
+    shares = [getattr(found, name) for name in found.__dataclass_fields__ if name != "order"]
     assert sum(shares) == pytest.approx(1) and min(shares) >= 0
-    assert found.storage > 0.1 and found.cpu > 0.3
+    assert found.storage > 0.1 and found.cpu > 0.3 and found.order < 0.05
+
+
+def test_computing_that_is_reading_goes_with_the_storage() -> None:
+    """GIVEN 20 ms of computing, half of it for reading, before one worker's program that needs 10 ms THEN half of the
+    wait is storage's: without it the worker would keep up."""
+    found = split(replace(costs(workers=1, cpu=0.02), reading_cpu=0.5))
+    assert found is not None and found.storage > 0.95
+    half = split(replace(costs(workers=1, cpu=0.03, consume=0.0), reading_cpu=0.5))
+    assert half is not None and half.storage == pytest.approx(0.5, abs=0.02) == pytest.approx(half.cpu, abs=0.02)
+
+
+def test_what_any_order_would_save_is_told_beside_the_causes() -> None:
+    """GIVEN one batch of ten that takes ten times as long THEN the others wait for it, one batch ahead."""
+    slow = np.where(np.arange(BATCHES) % 10 == 3, 0.1, 0.01)
+    found = split(replace(costs(workers=4, prefetch=2), blocked=slow))
+    assert found is not None and found.order > 0.3 and found.storage > 0.95
 
 
 def test_what_does_not_fit_into_memory_is_left_out() -> None:
@@ -154,3 +171,15 @@ def test_a_study_tries_what_is_best_in_either_case() -> None:
     assert [each.num_workers for each in candidates(loader)] == [4, 2]
     loader.num_workers, loader.prefetch_factor = 4, 2
     assert [each.num_workers for each in candidates(loader)] == [2]
+
+
+def test_workers_that_persist_are_started_once() -> None:
+    """GIVEN 4 epochs of 50 batches of 10 ms each, which keep their pace, and 2 workers that take 50 ms to start and as
+    long to stop THEN what persisting saves are three starts and stops."""
+    one = costs(workers=2)
+    four = replace(one, first=np.arange(BATCHES) % 50 == 0, start=0.025, stop=0.05, cpu=np.full(BATCHES, 0.001))
+    whole = 4 * (50 * 0.01 + 0.1)
+    assert saved_by_persisting(four, 2, 2) == pytest.approx(3 * 0.1 / whole, rel=0.25)
+    assert saved_by_persisting(replace(one, start=0.025, stop=0.05), 2, 2) == 0.0
+    kept = Loader(num_workers=2, prefetch_factor=2, persistent_workers=True)
+    assert saved_by_persisting(replace(four, settings=kept), 2, 2) == 0.0

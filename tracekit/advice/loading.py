@@ -7,10 +7,11 @@ from typing import Literal
 
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
+from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_samples
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, split
+from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Effect, find
@@ -19,11 +20,18 @@ from tracekit.settings.catalogue import Effect, find
 AS_GOOD = 0.01
 # Where the CPUs are busy for this share of the time, no number of workers finds more of them.
 _FULL = 0.9
+# Samplers of torch whose order hangs on no random numbers of the program or the loader.
+_DRAW_NOTHING = ("SequentialSampler", "DistributedSampler")
+# A share of the wait that is worth a word.
+_NOTABLE = 0.1
+# Samples are uneven where this share of them takes a notable share of the time; so many are named.
+_FEW, _NAMED = 0.01, 5
 _MS = 1e3
+_NS_PER_MS = 1e6
 
 
 def loader_settings(run: Run, report: Report) -> Advice:
-    """Recommend `num_workers` and `prefetch_factor` of each loader, and say why the program waits for it.
+    """Recommend workers, batches ahead and persistence for each loader; say why the program waits for it.
 
     The smallest setting is recommended that is within 1 % of the one that loses least whichever storage it is, where
     even the least that is predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split` and
@@ -45,11 +53,13 @@ def loader_settings(run: Run, report: Report) -> Advice:
         if summary.split:
             report.findings.append(_finding(summary))
         made, why = _advise(report, costs, summary, loop)
-        settings += made
+        settings += [*made, *_persisting(report, costs, summary, made)]
         whys.append(why)
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
     ]
+    if uneven := _uneven(run):
+        report.findings.append(uneven)
     return Advice(settings, " ".join(whys), holds_for(report.loaders, settings))
 
 
@@ -77,7 +87,10 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
         epochs=int(costs.first.sum()),
         batch_ms=predicted.current.expected * _MS,
         wait=float(costs.wait.sum()) / whole if whole else 0.0,
-        split=asdict(why) if why else {},
+        split={name: share for name, share in asdict(why).items() if name != "order"} if why else {},
+        order=why.order if why else 0.0,
+        sampler=costs.settings.sampler,
+        persistent_workers=costs.settings.persistent_workers,
         busy=min(making / (workers * whole), 1.0) if whole else 0.0,
         readers=max(costs.readers, probe.readers if probe else 0),
         probed=probe is not None,
@@ -100,7 +113,10 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
 def _finding(summary: LoaderSummary) -> Finding:
     first = max(summary.split, key=lambda name: summary.split[name])
     title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
-    evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, **summary.split}
+    if summary.order >= _NOTABLE:
+        title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
+    evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
+    evidence |= summary.split
     return Finding("loading.split", title, evidence)
 
 
@@ -114,12 +130,34 @@ def _predictability(name: str, loader: Loader) -> Finding:
     return Finding("loading.predictability", title, {**evidence, "predicted": loader.predicted})
 
 
+def _uneven(run: Run) -> Finding | None:
+    """That few samples take much of the time of all, and which samples and files take longest. None where they are
+    about alike."""
+    looked_at, share = share_of_slowest(run, _FEW)
+    if share < _NOTABLE:
+        return None
+    samples = slowest_samples(run, _NAMED)
+    files = slowest_files(run, _NAMED)
+    title = f"the slowest {_FEW:.0%} of {looked_at} samples take {share:.0%} of their time"
+    if len(samples):
+        slowest = samples.iloc[0]
+        title += f", first of them sample {slowest['index']} ({slowest['wall_ns'] / _NS_PER_MS:.3g} ms)"
+    evidence = {
+        "looked_at": looked_at,
+        "share": share,
+        "samples": {
+            str(index): ns / _NS_PER_MS for index, ns in zip(samples["index"], samples["wall_ns"], strict=True)
+        },
+        "files": {str(path): ns / _NS_PER_MS for path, ns in zip(files["path"], files["wall_ns"], strict=True)},
+    }
+    return Finding("loading.samples", title, evidence)
+
+
 _WORDS = {
     "storage": "storage",
-    "cpu": "the workers' computing",
-    "transfer": "the transfer of batches",
-    "consumer": "CPUs that the program itself keeps busy",
-    "order": "batches that are due before others that are there",
+    "cpu": "the computing that samples take",
+    "transfer": "batches on their way from the workers",
+    "consumer": "taking batches that are there",
     "startup": "workers to start",
 }
 
@@ -155,9 +193,26 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
         values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor
-    apply = [f"{report.path}/settings.toml", "--", *report.command]
-    settings = settings_of(summary, values, gain, "probe" if summary.probed else "model", why, apply)
+    settings = settings_of(summary, values, gain, "probe" if summary.probed else "model", why, _apply(report))
     return settings, f"{name} with {what}."
+
+
+def _persisting(report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting]) -> list[Setting]:
+    """To keep the workers from epoch to epoch, where starting them takes more than what makes settings as good."""
+    name = f"loader.{costs.loader}."
+    values = {each.name: each.recommended for each in made if isinstance(each.recommended, int)}
+    workers = values.get(name + "num_workers", summary.num_workers)
+    prefetch = values.get(name + "prefetch_factor") or summary.prefetch_factor or 2
+    saved = saved_by_persisting(costs, workers, prefetch)
+    if saved <= AS_GOOD:
+        return []
+    gain = Gain(saved / (1 + MODEL_ERROR), saved, saved * (1 + MODEL_ERROR))
+    why = f"{summary.epochs} epochs, and the workers are started anew for each"
+    return settings_of(summary, {name + "persistent_workers": True}, gain, "model", why, _apply(report))
+
+
+def _apply(report: Report) -> list[str]:
+    return [f"{report.path}/settings.toml", "--", *report.command]
 
 
 def smallest_as_good(
@@ -176,14 +231,18 @@ def smallest_as_good(
 
 def settings_of(
     loader: LoaderSummary,
-    values: Mapping[str, int],
+    values: Mapping[str, int | bool],
     gain: Gain,
     basis: Literal["measured", "model", "probe"],
     why: str,
     apply: list[str],
 ) -> list[Setting]:
     """Those of the values that differ from what the loader has; they have one gain together. `apply`: the command."""
-    now = {"num_workers": loader.num_workers, "prefetch_factor": loader.prefetch_factor or None}
+    now = {
+        "num_workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor or None,
+        "persistent_workers": loader.persistent_workers,
+    }
     found = []
     for name, value in values.items():
         current = now[name.rpartition(".")[2]]
@@ -193,11 +252,14 @@ def settings_of(
     return found
 
 
-def effect_of(loader: LoaderSummary, name: str, value: int) -> Effect:
+def effect_of(loader: LoaderSummary, name: str, value: int | bool) -> Effect:
     """What a setting changes in the results. Data sets draw their random numbers in workers, each seeded by its number;
-    without workers they draw the program's, and an order that is not known for the run hangs on these."""
+    without workers they draw the program's, and an order that is not known for the run hangs on these. Workers that
+    persist are seeded once: the loader draws one seed less per epoch."""
     kind = find(name)
     assert kind is not None
+    if name.endswith(".persistent_workers") and loader.sampler in _DRAW_NOTHING:
+        return "augmentation"
     in_program = 0 in (loader.num_workers, value) and name.endswith(".num_workers")
     return "order" if in_program and loader.predictability != "run" else kind.effect
 

@@ -30,12 +30,13 @@ class LoaderCosts:
 
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
     `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
-    (storage, locks, sleep), `cpu` on it, and to `send` a batch takes as long. `receive` is what a batch that is there
-    takes to be taken. `first` marks those that an epoch began with. `start` is what the program takes to start one
-    worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A batch has
-    `batch_bytes`, a worker had `worker_bytes` at most (or has what the program had, whose copy it begins as), and
-    `memory` was free beside the program. `readers` were being made at once, at most, and storage was `reading` so many
-    of them on average. `known` is the share of the batches whose making was seen.
+    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch takes as
+    long. `receive` is what a batch that is there takes to be taken. `first` marks those that an epoch began with.
+    `start` is what the program takes to start one worker, `boot` what a worker takes then until it makes its first
+    batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had `worker_bytes` at most (or has what
+    the program had, whose copy it begins as), and `memory` was free beside the program. `readers` were being made at
+    once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches whose
+    making was seen.
     """
 
     process: int
@@ -45,6 +46,7 @@ class LoaderCosts:
     gap: Seconds
     blocked: Seconds
     cpu: Seconds
+    reading_cpu: float
     send: float
     receive: Seconds
     consume: Seconds
@@ -136,6 +138,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
         gap=gap,
         blocked=blocked,
         cpu=_filled(cpu, known),
+        reading_cpu=_reading_cpu(batches),
         send=send,
         receive=receive,
         consume=consume,
@@ -162,6 +165,13 @@ def _delayed(batches: pd.DataFrame, waited: Seconds) -> Seconds:
     whole = waited[measured].sum()
     share = min(delayed[measured].sum() / whole, 1.0) if whole > 0 else 0.0
     return np.where(measured, np.minimum(delayed, waited), share * waited)
+
+
+def _reading_cpu(batches: pd.DataFrame) -> float:
+    """The share of the CPU time of making batches that goes into reading, of those batches that were looked at."""
+    looked = batches[(batches["delayed_ns"] >= 0) & (batches["maker"] >= 0)]
+    whole = looked["cpu_ns"].sum()
+    return float(min(looked["reading_cpu_ns"].sum() / whole, 1.0)) if whole > 0 else 0.0
 
 
 def _receive(wait: Seconds, late: Seconds) -> float:

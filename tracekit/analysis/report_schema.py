@@ -182,10 +182,11 @@ class LoaderForecast(msgspec.Struct):
 
 class LoaderSummary(msgspec.Struct):
     """A loader of one process. `wait` is the share of the loop's time that the program waited for it, `split` why, in
-    shares that add up to 1; {} where it did not wait. `readers` batches were being made at once, at most, in the run or
-    in a probe (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by
-    how much the prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its
-    samples was known (`run`, `epoch`, `none`; "" where that was not looked at).
+    shares that add up to 1; {} where it did not wait. Delivery in any order would save the share `order` of the
+    waiting, which is part of these. `readers` batches were being made at once, at most, in the run or in a probe
+    (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by how much the
+    prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its samples was
+    known (`run`, `epoch`, `none`; "" where that was not looked at).
     """
 
     process: int
@@ -205,6 +206,9 @@ class LoaderSummary(msgspec.Struct):
     forecasts: list[LoaderForecast] = []
     predictability: str = ""
     probed: bool = False
+    order: float = 0.0
+    sampler: str = ""
+    persistent_workers: bool = False
 
 
 class Report(msgspec.Struct):

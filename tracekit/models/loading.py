@@ -6,8 +6,8 @@ run may have met (`storage`): the truth lies between.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,14 +58,17 @@ class Forecasts:
 
 @dataclass(frozen=True)
 class Split:
-    """Shares of the loading wait: what each keeps the program waiting for. They add up to 1."""
+    """Shares of the loading wait, which add up to 1: `storage` and then the `cpu` work of making samples, as three runs
+    would tell them (as it is, with instant storage, with instant samples); sending batches (`transfer`), taking them in
+    the program (`consumer`), starting workers. `order` cuts across: what delivery in any order would save.
+    """
 
     storage: float
     cpu: float
     transfer: float
     consumer: float
-    order: float
     startup: float
+    order: float
 
 
 def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: LoaderCosts | None = None) -> Forecasts:
@@ -102,6 +105,21 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Loader
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
 
 
+def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> float:
+    """The share of its time that the loop would save if so many workers lived from epoch to epoch. 0 where that is not
+    known: what it takes to start workers here was seen in a run that has some."""
+    epochs = int(costs.first.sum())
+    if not workers or not costs.settings.num_workers or costs.settings.persistent_workers or epochs < 2:
+        return 0.0
+    settings = LoaderSettings(workers, prefetch, costs.settings.in_order, *_startup(costs))
+    persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
+    replayed, batches = len(_epochs(costs)), _batches(costs)
+    anew, kept = (_time(each, settings, Storage()) * batches for each in (costs, persisting))
+    # Between any two epochs; the last ones end anyway.
+    between = (anew - kept - _stops_s(costs, workers) / replayed) / (replayed - 1)
+    return between * (epochs - 1) / (anew * epochs / replayed)
+
+
 def _missed(measured: float, replayed: float) -> float:
     """How many times longer it took than in the replay."""
     return measured / replayed if measured > 0 and replayed > 0 else 1.0
@@ -128,31 +146,28 @@ def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
 
 
 def split(costs: LoaderCosts) -> Split | None:
-    """What the program waited for, by what it would not have waited for: the storage made instant, then the work of the
-    workers, the transfer of batches, the program's own claim to the CPUs; before all that, delivery in any order and
-    workers that are there at once. None where it did not wait.
+    """What the program waited for, by what it would not have waited for: one cost after the other is taken away. None
+    where it did not wait.
     """
     settings = _settings_of(costs)
     work, machine = _workload(costs, settings.workers), _machine(costs)
     zero = np.zeros(len(costs))
-    stalls = {"": _stall(costs, work, machine, settings)}
-    settings = replace(settings, start=0.0, boot=0.0)
-    stalls["startup"] = _stall(costs, work, machine, settings)
-    settings = replace(settings, in_order=False)
-    stalls["order"] = _stall(costs, work, machine, settings)
-    machine = replace(machine, consumer_cpus=0.0)
-    stalls["consumer"] = _stall(costs, work, machine, settings)
-    work = replace(work, delay=zero, transfer=zero)
-    stalls["storage"] = _stall(costs, work, machine, settings)
-    work = replace(work, cpu=zero)
-    stalls["cpu"] = _stall(costs, work, machine, settings)
-    work = replace(work, receive=zero)
-    stalls["transfer"] = _stall(costs, work, machine, settings)
-    shares = dict.fromkeys(Split.__dataclass_fields__, 0.0)
-    for name, (before, after) in zip(list(stalls)[1:], pairwise(stalls.values()), strict=True):
-        shares[name] = max(before - after, 0.0)
-    whole = sum(shares.values())
-    return Split(**{name: share / whole for name, share in shares.items()}) if whole > 0 else None
+    without = [
+        ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - costs.cpu * costs.reading_cpu}),
+        ("cpu", {"cpu": work.cpu - costs.cpu}),
+        ("transfer", {"cpu": zero}),
+        ("consumer", {"receive": zero}),
+    ]
+    whole = _stall(costs, work, machine, settings)
+    if whole <= 0:
+        return None
+    order = whole - _stall(costs, work, machine, replace(settings, in_order=False))
+    stalls = [whole]
+    for _, taken_away in without:
+        work = replace(work, **taken_away)
+        stalls.append(min(_stall(costs, work, machine, settings), stalls[-1]))
+    shares = {name: (stalls[at] - stalls[at + 1]) / whole for at, (name, _) in enumerate(without)}
+    return Split(**shares, startup=stalls[-1] / whole, order=max(order / whole, 0.0))
 
 
 def _settings_of(costs: LoaderCosts) -> LoaderSettings:
