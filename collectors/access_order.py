@@ -9,12 +9,15 @@ import copy
 import operator
 import weakref
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 # How far ahead the order is known: when the run begins, when an epoch begins, or not.
 RUN, EPOCH, NONE = "run", "epoch", "none"
 # The order of more samples is not predicted: a copy of it takes some 40 bytes a sample of the program's memory.
 _MOST_SAMPLES = 2_000_000
+# Index by index is compared, but so many batches at once: one at a time costs several times as much.
+_AT_ONCE = 64
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 
@@ -33,6 +36,7 @@ class AccessOrder:
 
     def begin(self, iterator: Any, generator: Any) -> "Epoch":
         """An epoch begins: its iterator is about to ask for the first index. `generator`: the loader's own, if any."""
+        self.settle()
         epoch = Epoch(self, iterator)
         if self._facts.get("predictability") != NONE:
             try:
@@ -41,6 +45,11 @@ class AccessOrder:
                 self.is_not_known()
         self._last = epoch
         return epoch
+
+    def settle(self) -> None:
+        """Compare what has been given out and not been compared yet."""
+        if self._last is not None:
+            self._last.settle()
 
     def _copy(self, epoch: "Epoch", iterator: Any, generator: Any) -> None:
         if iterator._dataset_kind == _ITERABLE:
@@ -79,7 +88,8 @@ class AccessOrder:
         shown = self._epochs > 1 or twin.is_the_same_each_time
         self._facts["predictability"] = RUN if self._twin is not None and shown else EPOCH
 
-    def count(self, indices: int, predicted: bool) -> None:
+    def count(self, batches: list[Any], predicted: bool) -> None:
+        indices = sum(len(batch) if type(batch) is list else batch is not None for batch in batches)
         self._facts["checked"] = self._facts.get("checked", 0) + indices
         self._facts["predicted"] = self._facts.get("predicted", 0) + indices * predicted
 
@@ -103,34 +113,58 @@ class Epoch:
         self.foreseen: Iterator[Any] | None = None
         self._order = order
         self._iterator = weakref.ref(iterator)
+        self._issued: list[Any] = []  # what is not compared yet
+        self._foretold = 0  # batches that the copy which goes on was right about
 
     def is_of(self, iterator: Any) -> bool:
         return self._iterator() is iterator
 
-    def issued(self, index: Any) -> None:
-        """The sampler gave out an index, or those of a batch; None: it has no more.
+    def issued(self, index: Any) -> bool:
+        """The sampler gave out an index, or those of a batch; None: it has no more. Whether it is time to `settle`.
 
         The copies are asked once more when it has no more: some samplers draw random numbers when they end.
         """
         if self.length is not None and self.twin is not None:
             self._order.run_ahead(self, self.twin, self.length.taken_back())
             self.length = self.twin = None
-        if self.foreseen is not None and next(self.foreseen, None) != index:
+        if self.known is not None:
+            self._issued.append(index[:] if type(index) is list else index)
+        return index is None or len(self._issued) >= _AT_ONCE
+
+    def settle(self) -> None:
+        """Compare what was given out since the last time."""
+        issued, self._issued = self._issued, []
+        if self.known is None or not issued:
+            return
+        if self.foreseen is not None:
+            if _agreed(self.foreseen, issued) == len(issued):
+                self._foretold += len(issued)
+                self._order.count(issued, True)
+                return
             self.foreseen = None
             self._order.is_not_foreseen()
-        if self.known is not None:
-            predicted = next(self.known, None) == index
-            if index is not None:
-                self._order.count(len(index) if type(index) is list else 1, predicted)
-            if not predicted:
-                self.known = None
-                self._order.is_not_known()
+            next(islice(self.known, self._foretold, self._foretold), None)  # the other copy has been idle
+        agreed = _agreed(self.known, issued)
+        self._order.count(issued[:agreed], True)
+        if agreed < len(issued):
+            self._order.count(issued[agreed : agreed + 1], False)
+            self.known = None
+            self._order.is_not_known()
 
     def failed(self) -> None:
         """The sampler raised an exception."""
         if self.length is not None:
             self.length.taken_back()
         self.length = self.known = self.foreseen = None
+
+
+def _agreed(copy: Iterator[Any], issued: list[Any]) -> int:
+    """How many of the batches that were given out a copy gives out too, before it gives another."""
+    expected = [*islice(copy, len(issued))]
+    expected += [None] * (len(issued) - len(expected))
+    if expected == issued:
+        return len(issued)
+    return next(at for at, (mine, other) in enumerate(zip(expected, issued, strict=True)) if mine != other)
 
 
 class _Twin:

@@ -16,11 +16,35 @@ from .patching import Patches
 from .reading import Reading
 from .spool import threads
 
-# Of the budget of recording, for looking at single samples: a look at a thread's CPU time is a system call, 0.2 to 1 us
-# and more than the rest of a sample's record.
-_SHARE_OF_SAMPLES = 0.5
-# The first batches are looked at whatever it costs, so that a run of a few batches knows what its samples take.
-_FIRST_IN_DETAIL = 2
+# Of the budget of recording, for rows of batches, and for looking at single samples and reads: a look at a thread's CPU
+# time is a system call, 0.2 to 1 us and more than the rest of a sample's record. Where all the rest leaves nothing of
+# the budget, less: then batches are so short that what is recorded of some must do for all.
+_SHARE, _LEAST_SHARE = 0.25, 0.05
+# The first batches are recorded, the very first looked at, whatever it costs: a run of a few knows all of them.
+_FIRST_ROWS, _FIRST_LOOKS = 64, 2
+# What a worker that is killed may lose.
+_NOTED_FOR_NS = 20_000_000
+_NEVER = 1 << 62
+_FETCH = int(Kind.FETCH)
+
+
+class _Allowance:
+    """When something may be done again, so that it takes no more than its share of the time. The first are free."""
+
+    def __init__(self, agent: Agent, free: int) -> None:
+        self._agent, self._free = agent, free
+        self._began = clock()
+        self._spent_ns = 0
+        self.next = 0  # by the clock
+
+    def spend(self, ns: int) -> None:
+        now, governor = clock(), self._agent.governor
+        self._spent_ns += ns
+        self._free -= 1
+        is_over = governor.spent_ns > governor.budget * (now - governor.started)
+        share = governor.budget * (_LEAST_SHARE if is_over else _SHARE)
+        if self._free <= 0:
+            self.next = self._began + int(self._spent_ns / share) if share else _NEVER
 
 
 class Fetching:
@@ -32,11 +56,9 @@ class Fetching:
 
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
-        self._iterations = 0
-        self._began = clock()
-        self._spent_ns = 0
-        self._in_detail = 0
+        self._name = agent.spool.intern("fetch")
         self._reading = Reading(agent)
+        self._start_anew()
         agent.after_fork.append(self._start_anew)
 
     def hook_fetchers(self, module: ModuleType) -> None:
@@ -50,8 +72,9 @@ class Fetching:
         self._reading.off()
 
     def _start_anew(self) -> None:
-        self._iterations = self._in_detail = self._spent_ns = 0
-        self._began = clock()
+        self._iterations = self._written_ns = 0
+        self._rows = _Allowance(self._agent, _FIRST_ROWS)
+        self._looks = _Allowance(self._agent, _FIRST_LOOKS)
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)
@@ -66,15 +89,19 @@ class Fetching:
         return _worker_loop
 
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent = self._agent
+        agent, note = self._agent, self._agent.spool.note
 
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             entered = clock()
+            if entered < self._rows.next and entered < self._looks.next:
+                self._place(fetcher)
+                return original(fetcher, possibly_batched_index)
             look = None
-            try:
-                look = self._look_at(fetcher, possibly_batched_index)
-            except Exception as error:
-                agent.fail("loading", error)
+            if entered >= self._looks.next:
+                try:
+                    look = self._look_at(fetcher, possibly_batched_index)
+                except Exception as error:
+                    agent.fail("loading", error)
             indices = possibly_batched_index if look is None or look.samples is None else look.samples
             cpu = cpu_clock()
             start = clock()
@@ -83,51 +110,26 @@ class Fetching:
             finally:
                 end = clock()
                 cpu = cpu_clock() - cpu
-                self._look_away(look)
+                if look is not None:
+                    self._look_away(look)
             try:
                 iteration, turn = self._place(fetcher)
                 if look is not None and look.samples is not None:
-                    self._write(look.samples, iteration, turn)
+                    self._note(look.samples, iteration, turn)
                 size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
                 delayed = -1 if look is None else look.delayed
-                agent.spool.write(
-                    Kind.FETCH, agent.spool.intern("fetch"), start, end, turn, iteration, cpu, delayed, size
-                )
+                note((self._name, threads.current().tid, start, end, turn, iteration, cpu, delayed, size, 0, _FETCH))
+                if end - self._written_ns > _NOTED_FOR_NS or look is not None:
+                    self._written_ns = end
+                    agent.spool.write_noted()
                 spent = start - entered + clock() - end
                 agent.governor.spent_ns += spent
-                if look is not None:
-                    self._spent_ns += spent + look.spent_ns
+                (self._rows if look is None else self._looks).spend(spent + (0 if look is None else look.spent_ns))
             except Exception as error:
                 agent.fail("loading", error)
             return batch
 
         return fetch
-
-    def _look_at(self, fetcher: Any, indices: Any) -> "_Look | None":
-        """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU. None where
-        that would cost more than is allowed."""
-        if self._in_detail >= _FIRST_IN_DETAIL:
-            budget = self._agent.governor.budget * _SHARE_OF_SAMPLES
-            if self._spent_ns > budget * (clock() - self._began):
-                return None
-        self._in_detail += 1
-        at_once = getattr(fetcher.dataset, "__getitems__", None) and type(fetcher).__name__ == "_MapDatasetFetcher"
-        one_by_one = fetcher.auto_collation and indices is not None and not at_once
-        look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
-        self._reading.begin()
-        return look
-
-    def _look_away(self, look: "_Look | None") -> None:
-        if look is None:
-            return
-        try:
-            self._reading.end()
-            look.delayed = _delayed() - look.delayed if look.delayed >= 0 else -1
-            look.spent_ns = self._reading.spent_ns - look.spent_ns
-            if look.samples is not None:
-                look.spent_ns += len(look.samples.marks) * look.samples.mark_ns
-        except Exception as error:
-            self._agent.fail("loading", error)
 
     def _place(self, fetcher: Any) -> tuple[int, int]:
         """Which iteration of this process the fetcher serves, and how many batches it has made before."""
@@ -137,13 +139,30 @@ class Fetching:
         fetcher._tracekit_place = iteration, turn + 1
         return iteration, turn
 
-    def _write(self, samples: "Samples", iteration: int, turn: int) -> None:
+    def _look_at(self, fetcher: Any, indices: Any) -> "_Look":
+        """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
+        at_once = getattr(fetcher.dataset, "__getitems__", None) and type(fetcher).__name__ == "_MapDatasetFetcher"
+        one_by_one = fetcher.auto_collation and indices is not None and not at_once
+        look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
+        self._reading.begin()
+        return look
+
+    def _look_away(self, look: "_Look") -> None:
+        try:
+            self._reading.end()
+            look.delayed = _delayed() - look.delayed if look.delayed >= 0 else -1
+            look.spent_ns = self._reading.spent_ns - look.spent_ns
+            if look.samples is not None:
+                look.spent_ns += len(look.samples.marks) * look.samples.mark_ns
+        except Exception as error:
+            self._agent.fail("loading", error)
+
+    def _note(self, samples: "Samples", iteration: int, turn: int) -> None:
         spool, thread = self._agent.spool, threads.current().tid
         name = spool.intern("sample")
         for (_, start, before), (index, end, after) in pairwise(samples.marks):
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
             spool.note((name, thread, start, end, turn, iteration, number, after - before, 0, 0, Kind.SAMPLE))
-        spool.write_noted()
 
 
 @dataclass

@@ -23,7 +23,9 @@ _RAREST_CALLS = 8
 _FIRST_DETAILED_STEPS = 3
 # Only this many measurements are remembered: the medians follow a program that changes its pace.
 _REMEMBERED = 16
-# Accounts are settled this often, also where no step is recorded in detail for long.
+# Accounts are settled this often, also where no step is recorded in detail for long; and at the end of every step that
+# is, unless steps in detail are as cheap as others and short: to settle takes 20 us, 1 % of so short a step.
+_SETTLED_SELDOM_BELOW_NS = 2_000_000
 _SETTLED_EVERY_NS = 1_000_000_000
 # The records of short steps are written some steps at a time: a write takes 10 to 15 us in cold caches, so it is 0.1 %
 # and more of steps below this. What a killed process has not written is at most this share of its steps.
@@ -89,15 +91,20 @@ class Governor:
         if self._began_at_step:  # the first step has the program's start in it
             self._step_times.append(max(now - self._began - cost, 0) // count)
             self.typical_step_ns = _median(self._step_times)
+        is_cheap = False
         if self.detailed:
             self.detailed_steps += count
             self._detail_costs.append(cost // count)
-            self._next_detailed = self.steps + self._spacing()
+            spacing = self._spacing()
+            is_cheap = spacing == 0
+            self._next_detailed = self.steps + spacing
         else:
             self._plain_costs.append(cost // count)
         self.plain_steps = 0 if self.detailed else count
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
         stretch, self.with_calls = 1, True
+        if is_cheap and self.detailed and 0 < self.typical_step_ns < _SETTLED_SELDOM_BELOW_NS:
+            stretch = max(_SHORT_STEP_NS // self.typical_step_ns, 1)
         if not self.detailed:
             stretch = min(self._next_detailed - self.steps, max(_SETTLED_EVERY_NS // max(self.typical_step_ns, 1), 1))
             stretch = self._space_calls(stretch)

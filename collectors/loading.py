@@ -13,10 +13,12 @@ from .access_order import AccessOrder, Epoch
 from .agent import Agent
 from .fetching import Fetching
 from .patching import Patches
+from .spool import threads
 from .steps import BATCH
 from .tracebacks import worded_without_us
 
 # A batch is searched this deep and this wide for the tensors that it is made of.
+_BATCH = int(Kind.BATCH)
 _DEEPEST, _MOST_PARTS = 3, 64
 
 
@@ -42,6 +44,7 @@ class Loading:
         agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
         agent.when_imported("loading", "torch._utils", self._hook_errors)
+        agent.before_exit.append(self._settle)
 
     def off(self) -> None:
         self._patches.undo()
@@ -66,7 +69,9 @@ class Loading:
             original(iterator, loader, *args, **kwargs)
             try:
                 name = self._agent.loaders.name(loader)
-                iterator._tracekit = _Iteration(name, self._next_epoch(name), loader.generator)
+                iterator._tracekit = _Iteration(
+                    name, self._agent.spool.intern(name), self._next_epoch(name), loader.generator
+                )
                 self._agent.loaders.used(loader)
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -130,47 +135,51 @@ class Loading:
 
     def _checked_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_index(iterator: Any) -> Any:
-            began = clock()
-            order = self._order_of(iterator)
-            self._agent.governor.spent_ns += clock() - began
+            of: _Iteration | None = getattr(iterator, "_tracekit", None)
+            order = None if of is None else of.order or self._order_of(iterator)
             try:
                 index = original(iterator)
             except StopIteration:
-                self._compare(order, None)
+                self._note(order, None)
                 raise
             except BaseException:
                 if order is not None:
                     order.failed()
                 raise
-            self._compare(order, index)
+            self._note(order, index)
             return index
 
         return _next_index
 
     def _order_of(self, iterator: Any) -> Epoch | None:
         try:
-            of = iterator._tracekit
-            if of.order is None:
-                if of.loader not in self._orders:
-                    self._orders[of.loader] = AccessOrder(self._agent.loaders.facts_of(of.loader))
-                of.order = self._orders[of.loader].begin(iterator, of.generator)
+            began = clock()
+            of: _Iteration = iterator._tracekit
+            if of.loader not in self._orders:
+                self._orders[of.loader] = AccessOrder(self._agent.loaders.facts_of(of.loader))
+            of.order = self._orders[of.loader].begin(iterator, of.generator)
+            self._agent.governor.spent_ns += clock() - began
             return of.order
         except Exception as error:
             self._agent.fail("loading", error)
             return None
 
-    def _compare(self, order: Epoch | None, index: Any) -> None:
-        """What the sampler gave out, None at its end, with what was predicted."""
-        began = clock()
+    def _note(self, order: Epoch | None, index: Any) -> None:
+        """What the sampler gave out, None at its end; compared with what was predicted when there is enough of it."""
         try:
-            if order is not None:
-                order.issued(index)
+            if order is not None and order.issued(index):
+                began = clock()
+                order.settle()
+                self._agent.governor.spent_ns += clock() - began
         except Exception as error:
             self._agent.fail("loading", error)
-        self._agent.governor.spent_ns += clock() - began
+
+    def _settle(self) -> None:
+        for order in self._orders.values():
+            order.settle()
 
     def _timed_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent = self._agent
+        agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
 
         def __next__(iterator: Any) -> Any:
             try:
@@ -188,10 +197,12 @@ class Loading:
                 raise
             end = clock()
             try:
-                of = iterator._tracekit
-                name = agent.spool.intern(of.loader)
+                of: _Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                agent.spool.write(Kind.BATCH, name, start, end, of.epoch, index, of.worker, _bytes_of(batch))
+                size = _bytes_of(batch)
+                note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
+                if spool.has_many_notes():
+                    agent.write_noted()
                 agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)
@@ -202,6 +213,7 @@ class Loading:
     def _end(self, iterator: Any) -> None:
         """The program has had all batches of an epoch."""
         try:
+            self._agent.write_noted()
             if iterator._tracekit.order is not None:
                 iterator._tracekit.order.is_complete = True
         except Exception as error:
@@ -213,6 +225,7 @@ class _Iteration:
     """What is known of a loader's iterator: its loader, the epoch it is in, and who made the batch that is due."""
 
     loader: str
+    name: int  # the same, interned
     epoch: int
     generator: Any  # the loader's own, if it has one
     worker: int = -1
@@ -224,6 +237,9 @@ class _Iteration:
 
 def _bytes_of(batch: Any) -> int:
     """The bytes of the tensors in a batch; -1 where it is not made of tensors, lists, tuples and dictionaries alone."""
+    kind = type(batch)
+    if kind.__name__ == "Tensor" and kind.__module__ == "torch":
+        return int(batch.nbytes)
     total, parts, level = 0, 0, [batch]
     for _ in range(_DEEPEST):
         deeper: list[Any] = []
