@@ -48,6 +48,7 @@ class Workload:
     persistent: bool = False
     in_order: bool = True
     others: int = 0  # batches of a second loader after each epoch
+    instant: bool = False  # samples are there before anybody asks
 
 
 def same(value: float) -> Callable[[int], float]:
@@ -119,11 +120,14 @@ class Samples(Dataset[Tensor]):
     def __init__(self, workload: Workload, unit: int, store: str) -> None:
         self.workload, self.unit, self.store = workload, unit, store
         self._connection: http.client.HTTPConnection | None = None
+        self._made = torch.zeros(workload.elements)
 
     def __len__(self) -> int:
         return self.workload.batch * self.workload.batches
 
     def __getitem__(self, index: int) -> Tensor:
+        if self.workload.instant:
+            return self._made
         if self.workload.size(index):
             self.read(index)
         compute(self.workload.cpu_ms(index), self.unit)
@@ -173,7 +177,7 @@ def variant(workload: Workload, name: str) -> Workload:
     if not name:
         return workload
     cached = replace(workload, size=lambda index: 0)
-    return cached if name == "cached" else replace(cached, cpu_ms=same(0))
+    return cached if name == "cached" else replace(cached, instant=True)
 
 
 def rounds(cells: list[str], count: int) -> Iterator[str]:

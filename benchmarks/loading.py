@@ -135,17 +135,15 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         words = [*sorted(cells | {now, told.chosen, probed.chosen}), f"{now}:cached", f"{now}:synthetic"]
         times = _json([*program, "--grid", ",".join(words), "--rounds", str(rounds)])
     rounds_ms = {word: np.array(seconds)[:, 0] * 1e3 for word, seconds in times.items()}
-    waited_ms = float(np.median(np.array(times[now])[:, 1])) * 1e3
-    runs_ms = tuple(float(np.median(rounds_ms[word])) for word in (now, *words[-2:]))
-    for word in words[-2:]:
-        del rounds_ms[word]
+    waits_ms = np.array(times[now])[:, 1] * 1e3
+    three_runs = [rounds_ms[now], *(rounds_ms.pop(word) for word in words[-2:])]
     return {
         "name": name,
         "now": now,
         "one_run": told.against(rounds_ms, now),
         "probed": probed.against(rounds_ms, now),
         "split": told.loader["split"],
-        "split_errors": split_errors(told.loader["split"], runs_ms, waited_ms),
+        "split_errors": split_errors(told.loader["split"], three_runs, waits_ms),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
@@ -166,14 +164,20 @@ def of_the_best(rounds_ms: dict[str, Times], chosen: str) -> float:
     return float(np.mean(shares))
 
 
-def split_errors(split: dict[str, float], runs_ms: tuple[float, ...], waited_ms: float) -> list[float]:
+def split_errors(split: dict[str, float], runs_ms: list[Times], waits_ms: Times) -> dict[str, float]:
     """By how much the shares of storage and computing differ from those of three runs: as it is, with instant storage,
-    with instant samples. Empty where the program hardly waits."""
-    as_it_is, cached, synthetic = runs_ms
-    if not split or waited_ms < STALLED * as_it_is:
-        return []
-    storage, computing = ((more - less) / waited_ms for more, less in ((as_it_is, cached), (cached, synthetic)))
-    return [split["storage"] - storage, split["cpu"] - computing]
+    with instant samples; and `unsure`, by how much the latter differ between two halves of the rounds. Empty where the
+    program hardly waits."""
+    if not split or np.median(waits_ms) < STALLED * np.median(runs_ms[0]):
+        return {}
+
+    def shares(rounds: slice) -> Times:
+        as_it_is, cached, synthetic = (np.median(each[rounds]) for each in runs_ms)
+        return np.array([as_it_is - cached, cached - synthetic]) / np.median(waits_ms[rounds])
+
+    storage, computing = np.array([split["storage"], split["cpu"]]) - shares(slice(None))
+    unsure = np.abs(shares(slice(0, None, 2)) - shares(slice(1, None, 2))).max() / 2
+    return {"storage": float(storage), "cpu": float(computing), "unsure": float(unsure)}
 
 
 def _cell(workers: int, prefetch: int) -> str:

@@ -112,6 +112,7 @@ class Fetching:
                 cpu = cpu_clock() - cpu
                 if look is not None:
                     self._look_away(look)
+                    cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
             try:
                 iteration, turn = self._place(fetcher)
                 if look is not None and look.samples is not None:
@@ -124,7 +125,7 @@ class Fetching:
                     agent.spool.write_noted()
                 spent = start - entered + clock() - end
                 agent.governor.spent_ns += spent
-                (self._rows if look is None else self._looks).spend(spent + (0 if look is None else look.spent_ns))
+                (self._rows if look is None else self._looks).spend(spent)
             except Exception as error:
                 agent.fail("loading", error)
             return batch

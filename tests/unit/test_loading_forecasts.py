@@ -41,6 +41,7 @@ def costs(
         reading_cpu=0.0,
         send=0.0,
         receive=zero,
+        receive_alone=0.0,
         consume=zero + consume,
         first=np.arange(BATCHES) == 0,
         start=0.0,

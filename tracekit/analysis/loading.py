@@ -22,21 +22,24 @@ _SEEN_SHARE = 0.05
 # A worker that is through with a batch so long before it is asked for has sent it too.
 _SENT_S = 0.005
 _FEWEST_READY = 3
+# Where the program waits for fewer of its batches than this share, these are the unusual ones.
+_SHOWS_SHARE = 0.1
+_QUICKEST = 0.1
 
 
 @dataclass(frozen=True)
 class LoaderCosts:
     """The batches of one loader of one process, B of them in the order in which the program got them, in seconds.
 
-    `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
-    `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
-    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch takes as
-    long. `receive` is what a batch that is there takes to be taken. `first` marks those that an epoch began with.
-    `start` is what the program takes to start one worker, `boot` what a worker takes then until it makes its first
-    batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had `worker_bytes` at most (or has what
-    the program had, whose copy it begins as), and `memory` was free beside the program. `readers` were being made at
-    once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches whose
-    making was seen.
+    `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next,
+    and `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
+    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch
+    takes as long. `receive` is what a batch that is there takes to be taken. `first` marks those that an epoch
+    began with. `start` is what the program takes to start one worker, `boot` what a worker takes then until it
+    makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had `worker_bytes`
+    at most (or has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
+    share of the batches whose making was seen.
     """
 
     process: int
@@ -49,6 +52,7 @@ class LoaderCosts:
     reading_cpu: float
     send: float
     receive: Seconds
+    receive_alone: float
     consume: Seconds
     first: NDArray[np.bool_]
     start: float
@@ -115,17 +119,19 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
     # What a worker does for a batch beyond making it (turning it into bytes, sending them) shows where the program
     # waits for it; with the first one that it sends it does more.
     shows = (late < 0) & ~first
-    send = max(float(np.median((wait + late - receive)[shows])), 0.0) if shows.any() else 0.0
+    send = max(float(np.median((wait + late - receive)[shows])), 0.0) if shows.mean() >= _SHOWS_SHARE else 0.0
     cpu = cpu / _NS
     at_once, length = _at_once(batches[known])
+    cpu_info = run.manifest.cpu
+    cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
+    cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
+    crowd = _made_at(asked, batches[known & ~itself])
+    alone = _receive_alone(wait[(late > _SENT_S) & (crowd + 1 <= cpus)], wait[late > _SENT_S])
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
     consume = gap * (1 - crowding.delayed)
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
-    cpu_info = run.manifest.cpu
-    cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
-    cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
     making = length[at_once > 0].sum()
@@ -141,6 +147,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
         reading_cpu=_reading_cpu(batches),
         send=send,
         receive=receive,
+        receive_alone=float(min(alone, receive.max(initial=0.0))),
         consume=consume,
         first=first,
         start=_start(run, process, loader),
@@ -182,6 +189,20 @@ def _receive(wait: Seconds, late: Seconds) -> float:
         return float(np.median(ready))
     after = (wait + late)[late < 0]
     return float(np.median(after)) / 2 if len(after) else 0.0
+
+
+def _made_at(times: NDArray[np.int64], batches: pd.DataFrame) -> NDArray[np.int64]:
+    """How many batches were being made at each of these times."""
+    starts, ends = (np.sort(batches[name].to_numpy(dtype=np.int64)) for name in ("made_start_ns", "made_ns"))
+    return np.searchsorted(starts, times, "right") - np.searchsorted(ends, times, "right")
+
+
+def _receive_alone(quiet: Seconds, ready: Seconds) -> float:
+    """What taking a batch takes where a CPU was left for it; where that was hardly ever so, what it took at its
+    quickest."""
+    if len(quiet) >= _FEWEST_READY:
+        return float(np.median(quiet))
+    return float(np.percentile(ready, 100 * _QUICKEST)) if len(ready) else np.inf
 
 
 def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:

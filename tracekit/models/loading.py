@@ -146,15 +146,16 @@ def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
 
 
 def split(costs: LoaderCosts) -> Split | None:
-    """What the program waited for, by what it would not have waited for: one cost after the other is taken away. None
-    where it did not wait.
+    """What the program waited for, by what it would not have waited for: one cost after the other is taken away. What
+    the run waited beyond its replay is laid to the making of samples, which crowds the machine. None where it did not
+    wait.
     """
     settings = _settings_of(costs)
     work, machine = _workload(costs, settings.workers), _machine(costs)
     zero = np.zeros(len(costs))
     without = [
         ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - costs.cpu * costs.reading_cpu}),
-        ("cpu", {"cpu": work.cpu - costs.cpu}),
+        ("cpu", {"cpu": work.cpu - costs.cpu, "receive": np.minimum(work.receive, costs.receive_alone)}),
         ("transfer", {"cpu": zero}),
         ("consumer", {"receive": zero}),
     ]
@@ -166,8 +167,14 @@ def split(costs: LoaderCosts) -> Split | None:
     for _, taken_away in without:
         work = replace(work, **taken_away)
         stalls.append(min(_stall(costs, work, machine, settings), stalls[-1]))
-    shares = {name: (stalls[at] - stalls[at + 1]) / whole for at, (name, _) in enumerate(without)}
-    return Split(**shares, startup=stalls[-1] / whole, order=max(order / whole, 0.0))
+    shares = {name: stalls[at] - stalls[at + 1] for at, (name, _) in enumerate(without)}
+    beyond = max(sum(float(costs.wait[at].sum()) for at, _ in _epochs(costs)) - whole, 0.0)
+    making = np.array([costs.blocked.sum() + costs.cpu.sum() * costs.reading_cpu, costs.cpu.sum()])
+    making[1] *= 1 - costs.reading_cpu
+    for name, part in zip(("storage", "cpu"), making / max(making.sum(), 1e-12), strict=True):
+        shares[name] += beyond * float(part)
+    found = {name: share / (whole + beyond) for name, share in shares.items()}
+    return Split(**found, startup=stalls[-1] / (whole + beyond), order=max(order / (whole + beyond), 0.0))
 
 
 def _settings_of(costs: LoaderCosts) -> LoaderSettings:
