@@ -29,6 +29,7 @@ ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
     Kind.WORKER: ("workers", {"loader": "one\n<b>", "epoch": 1, "worker": 2, "pid": 3}),
     Kind.FETCH: ("fetches", {"turn": 1, "iteration": 2, "cpu_ns": 3, "delayed_ns": 2, "samples": 1}),
     Kind.SAMPLE: ("samples", {"turn": 1, "iteration": 2, "index": 3, "cpu_ns": 2}),
+    Kind.READ: ("reads", {"path": "one\n<b>", "offset": 1, "bytes": 2, "cpu_ns": 3}),
     Kind.COLLECTIVE: (
         "collectives",
         {

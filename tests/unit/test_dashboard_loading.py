@@ -23,6 +23,7 @@ def loading_run(path: Path, loader: str) -> Path:
         start = tape.now
         tape.fetch(8.0, turn=index, cpu_ms=2.0, samples=2)
         tape.add("samples", start, start + 5_000_000, index=index, cpu_ns=1_000_000)
+        tape.add("reads", start, start + 2_000_000, path=f"{ATTACK}/{index % 2}", offset=0, bytes=100, cpu_ns=5)
         tape.gap(0.2)
         tape.add("batches", start, tape.now, loader=loader, epoch=0, index=index, worker=-1)
         tape.gap(4.0)
@@ -37,7 +38,7 @@ def test_a_run_with_loaders_shows_why_they_were_waited_for_and_what_to_set(tmp_p
     drawn = json.dumps(content.to_plotly_json(), default=lambda part: part.to_plotly_json())
     assert "40 batches in 1 epochs" in drawn and "known when an epoch begins" in drawn
     assert "surface" not in drawn and '"heatmap"' in drawn and "waited in all" in drawn
-    assert '"samples"' in drawn and "cannot be shown" not in drawn
+    assert '"samples"' in drawn and '"files"' in drawn and "cannot be shown" not in drawn
 
 
 def test_a_run_without_loaders_says_so(tmp_path: Path) -> None:

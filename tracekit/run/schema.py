@@ -77,9 +77,10 @@ TABLES: dict[str, pa.Schema] = {
     # A worker that a loader started; the time is that of starting all of them. Worker -1: that of stopping all of them,
     # as many as `pid` says.
     "workers": _table(("loader", _NAME), ("epoch", pa.int64()), ("worker", pa.int32()), ("pid", pa.int64())),
-    # A batch made, in a worker or, without workers, in the program. `iteration`: which pass of this process over its
-    # data set; `turn`: the batch's place among those it made in it, the order in which they are delivered too.
-    # `cpu_ns` of the thread; `delayed_ns` it waited for a CPU, -1 where it was not measured.
+    # A batch made, in a worker or, without workers, in the program; where batches are very short, some of them.
+    # `iteration`: which pass of this process over its data set; `turn`: the batch's place among those it made in it, in
+    # which order they are delivered too. `cpu_ns` of the thread; `delayed_ns` it waited for a CPU, -1 where it was not
+    # measured.
     "fetches": _table(
         ("iteration", pa.int64()),
         ("turn", pa.int64()),
