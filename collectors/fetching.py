@@ -19,9 +19,9 @@ from .spool import threads
 # Of the budget of recording, for rows of batches, and for looking at single samples and reads: a look at a thread's CPU
 # time is a system call, 0.2 to 1 us and more than the rest of a sample's record. Where all the rest leaves nothing of
 # the budget, less: then batches are so short that what is recorded of some must do for all.
-_SHARE, _LEAST_SHARE = 0.25, 0.05
+_SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
 # The first batches are recorded, the very first looked at, whatever it costs: a run of a few knows all of them.
-_FIRST_ROWS, _FIRST_LOOKS = 64, 2
+_FIRST_ROWS, _FIRST_LOOKS = 64, 4
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000
 _NEVER = 1 << 62
@@ -29,10 +29,10 @@ _FETCH = int(Kind.FETCH)
 
 
 class _Allowance:
-    """When something may be done again, so that it takes no more than its share of the time. The first are free."""
+    """When something may be done again, so that it takes no more than its share of the budget. The first are free."""
 
-    def __init__(self, agent: Agent, free: int) -> None:
-        self._agent, self._free = agent, free
+    def __init__(self, agent: Agent, share: float, free: int) -> None:
+        self._agent, self._share, self._free = agent, share, free
         self._began = clock()
         self._spent_ns = 0
         self.next = 0  # by the clock
@@ -42,7 +42,7 @@ class _Allowance:
         self._spent_ns += ns
         self._free -= 1
         is_over = governor.spent_ns > governor.budget * (now - governor.started)
-        share = governor.budget * (_LEAST_SHARE if is_over else _SHARE)
+        share = governor.budget * (_LEAST_SHARE if is_over else self._share)
         if self._free <= 0:
             self.next = self._began + int(self._spent_ns / share) if share else _NEVER
 
@@ -73,8 +73,8 @@ class Fetching:
 
     def _start_anew(self) -> None:
         self._iterations = self._written_ns = 0
-        self._rows = _Allowance(self._agent, _FIRST_ROWS)
-        self._looks = _Allowance(self._agent, _FIRST_LOOKS)
+        self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
+        self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS)
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.collectors import fetching as module
-from tracekit.collectors.fetching import _LEAST_SHARE, _SHARE, _Allowance
+from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance
 
 
 @settings(max_examples=60)
@@ -20,14 +20,14 @@ def test_what_is_rationed_keeps_its_share(batch_ns: int, row_ns: int, is_over: b
     agent = SimpleNamespace(governor=SimpleNamespace(budget=budget, started=0, spent_ns=spent))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "clock", lambda: now)
-        allowance = _Allowance(agent, free)  # type: ignore[arg-type]
+        allowance = _Allowance(agent, 0.25, free)  # type: ignore[arg-type]
         for _ in range(2_000):
             if now >= allowance.next:
                 rows += 1
                 now += row_ns
                 allowance.spend(row_ns)
             now += batch_ns
-    share = budget * (_LEAST_SHARE if is_over else _SHARE)
+    share = budget * (_LEAST_SHARE if is_over else 0.25)
     assert rows >= free
     assert rows * row_ns <= share * now + (free + 1) * row_ns
     if row_ns <= 0.9 * share * batch_ns:
@@ -36,7 +36,7 @@ def test_what_is_rationed_keeps_its_share(batch_ns: int, row_ns: int, is_over: b
 
 def test_no_budget_pays_for_the_first_alone() -> None:
     agent = SimpleNamespace(governor=SimpleNamespace(budget=0.0, started=0, spent_ns=0))
-    allowance = _Allowance(agent, 2)  # type: ignore[arg-type]
+    allowance = _Allowance(agent, 0.25, 2)  # type: ignore[arg-type]
     allowance.spend(10)
     assert allowance.next == 0
     allowance.spend(10)

@@ -1,6 +1,5 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
@@ -40,7 +39,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
     steps = find_steps(run)
     settings: list[Setting] = []
     whys: list[str] = []
-    probes = _probes(run)
+    probes, why_none = _probes(run)
     for costs in loader_costs(run, steps):
         if costs.known == 0:
             continue
@@ -58,18 +57,20 @@ def loader_settings(run: Run, report: Report) -> Advice:
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
     ]
+    if why_none:
+        whys.append(f"The probe was left out: {why_none}; {_how_to_probe(report)} makes another.")
     if uneven := _uneven(run):
         report.findings.append(uneven)
     return Advice(settings, " ".join(whys), holds_for(report.loaders, settings))
 
 
-def _probes(run: Run) -> dict[str, LoaderCosts]:
-    """What a probe has seen of each loader; nothing where it cannot be read: the run itself can be explained."""
-    if run.probe is None:
-        return {}
-    with contextlib.suppress(RunError):
-        return {costs.loader: costs for costs in loader_costs(run.probe, find_steps(run.probe)) if costs.known}
-    return {}
+def _probes(run: Run) -> tuple[dict[str, LoaderCosts], str]:
+    """What a probe has seen of each loader; or why it cannot be read: the run itself can be explained."""
+    try:
+        found = loader_costs(run.probe, find_steps(run.probe)) if run.probe else []
+        return {costs.loader: costs for costs in found if costs.known}, ""
+    except RunError as error:
+        return {}, str(error)
 
 
 def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: LoaderCosts | None) -> LoaderSummary:

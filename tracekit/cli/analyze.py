@@ -34,12 +34,15 @@ def command(run: Path | None, as_json: bool, probe: bool) -> None:
     from tracekit.analysis.report import report_json
     from tracekit.analysis.text import text_report
     from tracekit.cli.locate import locate
+    from tracekit.errors import RunError
     from tracekit.run.folder import is_study
     from tracekit.run.reader import open_run
     from tracekit.study.result import Study, text_of
 
     path = locate(run)
     if is_study(path):
+        if probe:
+            raise RunError(f"{path} is a study; only a run can be probed, such as one in its runs/")
         study = Study.load(path)
         click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
         return
