@@ -94,8 +94,12 @@ class Fetching:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             entered = clock()
             if entered < self._rows.next and entered < self._looks.next:
-                self._place(fetcher)
-                return original(fetcher, possibly_batched_index)
+                batch = original(fetcher, possibly_batched_index)
+                try:
+                    self._place(fetcher)
+                except Exception as error:
+                    agent.fail("loading", error)
+                return batch
             look = None
             if entered >= self._looks.next:
                 try:

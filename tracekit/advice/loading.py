@@ -33,8 +33,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
     """Recommend workers, batches ahead and persistence for each loader; say why the program waits for it.
 
     The smallest setting is recommended that is within 1 % of the one that loses least whichever storage it is, where
-    even the least that is predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split` and
-    `loading.predictability`.
+    even the least that is predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split`,
+    `loading.predictability` and `loading.samples`.
     """
     steps = find_steps(run)
     settings: list[Setting] = []
