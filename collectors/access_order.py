@@ -158,9 +158,9 @@ class Epoch:
         self.length = self.known = self.foreseen = None
 
 
-def _agreed(copy: Iterator[Any], issued: list[Any]) -> int:
+def _agreed(ahead: Iterator[Any], issued: list[Any]) -> int:
     """How many of the batches that were given out a copy gives out too, before it gives another."""
-    expected = [*islice(copy, len(issued))]
+    expected = [*islice(ahead, len(issued))]
     expected += [None] * (len(issued) - len(expected))
     if expected == issued:
         return len(issued)

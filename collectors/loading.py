@@ -17,8 +17,8 @@ from .spool import threads
 from .steps import BATCH
 from .tracebacks import worded_without_us
 
-# A batch is searched this deep and this wide for the tensors that it is made of.
 _BATCH = int(Kind.BATCH)
+# A batch is searched this deep and this wide for the tensors that it is made of.
 _DEEPEST, _MOST_PARTS = 3, 64
 
 

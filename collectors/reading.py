@@ -22,7 +22,7 @@ from .spool import threads
 _MOST_PATHS = 10_000
 # One batch has so many reads recorded: a program that reads byte by byte would wait for its records.
 _MOST_READS = 4096
-# What a thread was given by the kernel's `read` was asked for by native code, if it is so much more than what was seen.
+# What a thread was given by the kernel's `read` went past the replacements, if it is so much more than what was seen.
 _SAME_DATA, _LITTLE = 1.5, 4096
 
 
@@ -65,7 +65,7 @@ class Reading:
         self.off()
         taken, seen = _bytes_given() - self._taken_before, self._seen - self._seen_before
         if self._looked > 1 and taken > _SAME_DATA * seen + _LITTLE:  # the first batch may have imported modules
-            why = "native code of the data set reads files too: that is not in the table reads"
+            why = "samples are also read by native code, or from files opened before: not in the table reads"
             self._agent.note_missing("reads", why)
 
     def off(self) -> None:

@@ -6,6 +6,7 @@ import dash_mantine_components as dmc
 import plotly.graph_objects as go
 from dash.development.base_component import Component
 
+from tracekit.advice.loading import NOTABLE
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.report_schema import LoaderSummary, Report
 from tracekit.analysis.samples import slowest_files, slowest_samples
@@ -33,7 +34,6 @@ from tracekit.dashboards.pages.settings import what_follows
 _LOADERS = 6
 _BATCHES = 60
 _SAMPLES = 100
-_NOTABLE = 0.1
 _CAUSES = ("storage", "cpu", "transfer", "consumer", "startup")
 _NS_PER_MS = 1e6
 _ORDER = {
@@ -121,7 +121,7 @@ def _in_words(loader: LoaderSummary) -> str:
         f"{workers}; {loader.batches} batches in {loader.epochs} epochs, {each} each;"
         f" the program waited for them {loader.wait:.0%} of the time.",
     ]
-    if loader.order >= _NOTABLE:
+    if loader.order >= NOTABLE:
         sentences.append(f"{loader.order:.0%} of the waiting would go if batches were delivered in any order.")
     if loader.predictability in _ORDER:
         sentences.append(f"As far as was seen, {_ORDER[loader.predictability]}.")

@@ -22,7 +22,7 @@ _FULL = 0.9
 # Samplers of torch whose order hangs on no random numbers of the program or the loader.
 _DRAW_NOTHING = ("SequentialSampler", "DistributedSampler")
 # A share of the wait that is worth a word.
-_NOTABLE = 0.1
+NOTABLE = 0.1
 # Samples are uneven where this share of them takes a notable share of the time; so many are named.
 _FEW, _NAMED = 0.01, 5
 _MS = 1e3
@@ -114,7 +114,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
 def _finding(summary: LoaderSummary) -> Finding:
     first = max(summary.split, key=lambda name: summary.split[name])
     title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
-    if summary.order >= _NOTABLE:
+    if summary.order >= NOTABLE:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
     evidence |= summary.split
@@ -135,7 +135,7 @@ def _uneven(run: Run) -> Finding | None:
     """That few samples take much of the time of all, and which samples and files take longest. None where they are
     about alike."""
     looked_at, share = share_of_slowest(run, _FEW)
-    if share < _NOTABLE:
+    if share < NOTABLE:
         return None
     samples = slowest_samples(run, _NAMED)
     files = slowest_files(run, _NAMED)
