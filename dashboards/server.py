@@ -37,10 +37,11 @@ def serve(directory: Path | str, host: str, port: int, base_path: str = "", allo
         # A busy browser is no reason for a line on the terminal.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         signal.signal(signal.SIGTERM, _leave)
-        name = f"[{host}]" if ":" in host else host
-        print(f"tracekit: dashboard of {directory} at http://{name}:{listener.getsockname()[1]}{base_path}/{token}/")
-        print("tracekit: Ctrl-C ends it", flush=True)
+        address = f"http://[{host}]" if ":" in host else f"http://{host}"
+        address += f":{listener.getsockname()[1]}{base_path}/{token}/"
         with suppress(KeyboardInterrupt):
+            print(f"tracekit: dashboard of {directory} at {address}")
+            print("tracekit: Ctrl-C ends it", flush=True)
             library.warm()
             server.run()
     # Queries may still run in the background, and DuckDB aborts a process whose interpreter goes away under one.

@@ -1,7 +1,9 @@
 """What every test stands on: an environment without the developer's own settings, and the place of the repository."""
 
+import fcntl
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes depends on the machine and its neighbours: no deadline.
 settings.register_profile("tracekit", deadline=None, derandomize=True)
 settings.load_profile("tracekit")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tests run beside others; those marked `alone` do not, for they measure time. This file is the lock."""
+    with open(__file__) as turns:
+        fcntl.flock(turns, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

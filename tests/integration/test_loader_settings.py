@@ -93,6 +93,7 @@ def slow_images(tmp_path: Path) -> Iterator[str]:
         server.terminate()
 
 
+@pytest.mark.alone
 def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow_images: str, tmp_path: Path) -> None:
     """GIVEN a program without workers, and storage that answers any number of readers late but at once THEN one run
     tells that it waits for storage and what workers win at least, and what the study then measures is what the run had
@@ -121,6 +122,7 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
     assert split["loader"] == "loader" and split["storage"] > 0.5 and split["wait"] > 0.7
 
 
+@pytest.mark.alone
 def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Path) -> None:
     """GIVEN a run without workers, over storage that answers any number of readers late but at once THEN its probe has
     seen many readers, and workers are recommended by it; a run without a loader has nothing to probe."""

@@ -33,16 +33,17 @@ def report(path: Path) -> dict[str, object]:
     return dict(json.loads((path / "findings.json").read_text()))
 
 
+@pytest.mark.alone
 def test_planted_times_are_found(explored: Path) -> None:
-    found = {
-        each["layer"]: {count: round(time["expected"], 1) for count, time in each["times"].items()}
-        for each in report(explored)["exploration"]["layers"]  # type: ignore[index]
-    }
-    for layer, times in {"first": (2, 3), "second": (5, 2.5), "third": (1, 1)}.items():
-        assert found[layer]["1"] == pytest.approx(times[0], rel=0.1)
-        assert found[layer]["2"] == pytest.approx(times[1], rel=0.1)
+    """Nothing is shorter than it was planted, and nothing longer by half of the smallest difference between two counts,
+    which is what would change a plan: a busy machine lengthens what waits by the clock, more so the shortest."""
+    found = {each["layer"]: each["times"] for each in report(explored)["exploration"]["layers"]}  # type: ignore[index]
+    for layer, planted in {"first": (2, 3), "second": (5, 2.5), "third": (1, 1)}.items():
+        for count, ms in zip(("1", "2"), planted, strict=True):
+            assert 0.99 * ms <= found[layer][count]["expected"] <= ms + 0.5
 
 
+@pytest.mark.alone
 def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
     """Of 6.5 ms with two threads the plan takes 5.5, whatever the third layer, which does not care, runs with."""
     settings = {each["name"]: each for each in report(explored)["settings"]}  # type: ignore[attr-defined]
@@ -54,6 +55,7 @@ def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
     assert gain["expected"] == pytest.approx(1 / 6.5, abs=0.03)
 
 
+@pytest.mark.alone
 def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path) -> None:
     """GIVEN three counts, the third best for no layer WHEN explored THEN it is tried in the first rounds only."""
     program = (
@@ -88,6 +90,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.alone
 def test_what_comes_between_two_steps_now_and_then_is_not_laid_to_a_condition(tmp_path: Path) -> None:
     """GIVEN a program that does something long every 100 steps WHEN explored THEN that takes no rounds from it: were it
     to be made good by plain steps, each time would cost all of the next 100."""
@@ -260,6 +263,7 @@ def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
     assert first == second and ["plain block", "threads.intra_op=2"] in first
 
 
+@pytest.mark.alone
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
     """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""
     studied = tracekit(
@@ -289,6 +293,7 @@ def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path:
     assert study["settings"] == [] and "nothing was certainly faster" in study["advice"]
 
 
+@pytest.mark.alone
 def test_verify_requires_what_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(

@@ -92,7 +92,9 @@ class PartWriter:
             try:
                 with _open(TABLES[name], merged) as writer:
                     for batch in rows.to_arrow_reader(_ROW_GROUP):
-                        writer.write_table(pa.table(batch).cast(TABLES[name]), row_group_size=_ROW_GROUP)
+                        # `pa.table` would import pandas, which takes as long as all of the rest.
+                        part = pa.Table.from_batches([batch]).cast(TABLES[name])
+                        writer.write_table(part, row_group_size=_ROW_GROUP)
                 os.replace(merged, merged.with_suffix(".parquet"))
             finally:
                 merged.unlink(missing_ok=True)
