@@ -1,11 +1,11 @@
 """The programs that the loading benchmark measures: loaders whose samples have known costs. Knows nothing of tracekit.
 
-    python benchmarks/_loading_workloads.py NAME --unit BYTES [--store URL] [--workers 2] [--prefetch 2]
-    python benchmarks/_loading_workloads.py NAME --unit BYTES … --grid 0:2,1:2,4:8 --rounds 3
+    python benchmarks/_loading_workloads.py NAME --unit BYTES [--store URL] [--rounds 4] [--grid 0:2,1:2,4:8]
 
-The first form runs a workload once; the second one at several settings, in random order, and prints for each the
-seconds per batch of each round, and those of them that it waited: as it is, and behind a setting (`2:2:cached`,
+Each round runs the workload once, or at each setting of the grid, in random order, and prints a line of JSON: for each
+setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
 `2:2:synthetic`) without its storage, or without its computing too. Computing is hashing: `--unit` bytes take 1 ms.
+A line of input lets a round begin, so that two such processes can take turns; without any input none waits.
 """
 
 import argparse
@@ -13,8 +13,9 @@ import hashlib
 import http.client
 import json
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from urllib.parse import urlsplit
@@ -180,9 +181,13 @@ def variant(workload: Workload, name: str) -> Workload:
     return cached if name == "cached" else replace(cached, instant=True)
 
 
-def rounds(cells: list[str], count: int) -> Iterator[str]:
-    for _ in range(count):
-        yield from random.sample(cells, len(cells))
+def one_round(workload: Workload, cells: list[str], unit: int, store: str) -> dict[str, tuple[float, float]]:
+    """What `run` has found of each cell."""
+    found = {}
+    for cell in random.sample(cells, len(cells)):
+        workers, prefetch, name = (cell + ":").split(":")[:3]
+        found[cell] = run(variant(workload, name), int(workers), int(prefetch), unit, store)
+    return found
 
 
 def main() -> None:
@@ -190,24 +195,16 @@ def main() -> None:
     parser.add_argument("name", choices=list(WORKLOADS))
     parser.add_argument("--unit", type=int, required=True)
     parser.add_argument("--store", default="")
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--prefetch", type=int)
     parser.add_argument("--grid")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     workload = WORKLOADS[options.name]
-    if options.grid is None:
-        workers = workload.workers if options.workers is None else options.workers
-        print(run(workload, workers, options.prefetch or workload.prefetch, options.unit, options.store))
-        return
-    found: dict[str, list[tuple[float, float]]] = {}
-    for cell in rounds(options.grid.split(","), options.rounds):
-        workers, prefetch, name = (cell + ":").split(":")[:3]
-        seconds = run(variant(workload, name), int(workers), int(prefetch), options.unit, options.store)
-        found.setdefault(cell, []).append(seconds)
-    print(json.dumps(found))
+    cells = options.grid.split(",") if options.grid else [f"{workload.workers}:{workload.prefetch}"]
+    for _ in range(options.rounds):
+        sys.stdin.readline()
+        print(json.dumps(one_round(workload, cells, options.unit, options.store)), flush=True)
 
 
 if __name__ == "__main__":

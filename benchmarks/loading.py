@@ -2,15 +2,16 @@
 
     python benchmarks/loading.py [--json] [--rounds 4] [--only NAME]
 
-Per workload: `tracekit record` and `analyze` of one run, and then `analyze --probe` where that has left open how
-storage answers, predict the time per batch over a grid and recommend settings. Then one process, without tracekit, runs
-the workload at every point of the grid, in random order: the truth. Where a value was told, `errors` are those of it,
-and `errors_of_gains` those of its ratio to the settings that the run had: recording and truth are a minute apart, and
-the machine's speed wanders. Where only a range was told (no such number of readers was seen), `covered` says whether
-the truth lies in it. The best point of the grid is found in one half of the rounds and its time taken from the other:
-the best of many in the same rounds is the luckiest. `split_errors` compare the shares of storage and of computing in
-the waiting with those of three runs: as it is, with instant storage, with instant samples. Storage is emulated: an HTTP
-server in a process of its own, with latency and bandwidth.
+Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
+settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
+the truth. `tracekit analyze` of the recorded run, and `analyze --probe` where that has left open how storage answers,
+predict the time per batch over the grid and recommend settings. Where a value was told, `errors` are those of it, and
+`errors_of_gains` those of its ratio to the settings that the run had. Where only a range was told (no such number of
+readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
+those of the run take turns in another process: the best of many in the same rounds is the luckiest. `split_errors`
+compare the shares of storage and of computing in the waiting with those of three runs: as it is, with instant storage,
+with instant samples. `recording` is how much longer than the same settings unrecorded the recorded process took.
+Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
 import argparse
@@ -37,7 +38,7 @@ Times = NDArray[np.float64]
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
 STORE = [sys.executable, str(HERE.parent / "tests" / "slow_storage.py")]
-WORKERS, PREFETCH = (0, 1, 2, 4, 8), (1, 2, 8)
+GRID = {"0:0", *(f"{workers}:{prefetch}" for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8))}
 # A range that is no wider than the error of the model, or little, is a value.
 NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
@@ -101,9 +102,6 @@ class Told:
         known = [cell for cell in both if cell not in ranges]
         expected = {cell: self.grid[cell]["expected_ms"] for cell in both}
         return {
-            "recommended": self.chosen,
-            "of_the_best": of_the_best(rounds_ms, self.chosen),
-            "of_the_current": true_ms[now] / true_ms[self.chosen],
             "errors": {cell: expected[cell] / true_ms[cell] - 1 for cell in known},
             "errors_of_gains": {
                 cell: (expected[cell] / self.loader["batch_ms"]) / (true_ms[cell] / true_ms[now]) - 1
@@ -121,27 +119,41 @@ class Told:
             "error_now": self.loader["error"],
         }
 
+    def chosen_against(self, rounds: dict[str, Times], now: str, best: str) -> dict[str, Any]:
+        """How fast the recommended settings are, as a share of the best, and times the settings of the run."""
+        ours = rounds[self.chosen][:, 0]
+        return {
+            "recommended": self.chosen,
+            "of_the_best": float(np.median(rounds[best][:, 0] / ours)),
+            "of_the_current": float(np.median(rounds[now][:, 0] / ours)),
+        }
+
 
 def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     """What was predicted and recommended for a workload, by one run and by a probe too, and what is true."""
     workload = WORKLOADS[name]
+    now = _cell(workload.workers, workload.prefetch)
     with store(workload) as url, tempfile.TemporaryDirectory() as folder:
-        program, run = [*PROGRAM, name, "--unit", str(unit), "--store", url], f"{folder}/run"
-        subprocess.run([*TRACEKIT, "record", "-q", "-o", run, "--", *program], check=True, capture_output=True)
+        run = f"{folder}/run"
+        program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
+        words = [*sorted(GRID | {now}), f"{now}:cached", f"{now}:synthetic"]
+        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
+        recorded, times = around(recording, [*program, str(rounds), "--grid", ",".join(words)], rounds)
         told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
         probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
-        now = _cell(workload.workers, workload.prefetch)
-        cells = told.grid.keys() & {_cell(workers, prefetch) for workers in WORKERS for prefetch in PREFETCH}
-        words = [*sorted(cells | {now, told.chosen, probed.chosen}), f"{now}:cached", f"{now}:synthetic"]
-        times = _json([*program, "--grid", ",".join(words), "--rounds", str(rounds)])
-    rounds_ms = {word: np.array(seconds)[:, 0] * 1e3 for word, seconds in times.items()}
-    waits_ms = np.array(times[now])[:, 1] * 1e3
-    three_runs = [rounds_ms[now], *(rounds_ms.pop(word) for word in words[-2:])]
+        rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
+        three_runs = [rounds_ms[now], *(rounds_ms.pop(word) for word in words[-2:])]
+        best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
+        finals = ",".join({now, best, told.chosen, probed.chosen})
+        final = by_cell(_output([*program, str(rounds), "--grid", finals]).splitlines())
+    waits_ms = times[now][:, 1] * 1e3
     return {
         "name": name,
         "now": now,
-        "one_run": told.against(rounds_ms, now),
-        "probed": probed.against(rounds_ms, now),
+        "best": best,
+        "one_run": told.against(rounds_ms, now) | told.chosen_against(final, now, best),
+        "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
+        "recording": float(np.median(next(iter(recorded.values()))[:, 0]) / np.median(times[now][:, 0]) - 1),
         "split": told.loader["split"],
         "split_errors": split_errors(told.loader["split"], three_runs, waits_ms),
         "recorded_ms": told.loader["batch_ms"],
@@ -149,19 +161,36 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def around(first: list[str], second: list[str], rounds: int) -> tuple[dict[str, Times], dict[str, Times]]:
+    """What two commands have found in their rounds, the first one before and after each round of the second one."""
+    lines: tuple[list[str], list[str]] = [], []
+    with _waiting(first) as one, _waiting(second) as other:
+        for _ in range(rounds):
+            for process, found in ((one, lines[0]), (other, lines[1]), (one, lines[0])):
+                assert process.stdin and process.stdout
+                process.stdin.write("\n")
+                process.stdin.flush()
+                found.append(process.stdout.readline())
+    return by_cell(lines[0]), by_cell(lines[1])
+
+
+def _waiting(command: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def by_cell(lines: list[str]) -> dict[str, Times]:
+    """Seconds per batch and of waiting, of each cell, by round: (rounds, 2)."""
+    rounds = [json.loads(line) for line in lines]
+    return {cell: np.array([found[cell] for found in rounds]) for cell in rounds[0]}
+
+
 def _json(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(_output(command))
     return found
 
 
-def of_the_best(rounds_ms: dict[str, Times], chosen: str) -> float:
-    """How fast the chosen cell is, as a share of the best: each half of the rounds finds a best one for the other."""
-    shares = []
-    for half in (0, 1):
-        found = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell][half::2])))
-        shares.append(np.mean(rounds_ms[found][1 - half :: 2]) / np.mean(rounds_ms[chosen][1 - half :: 2]))
-    return float(np.mean(shares))
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
 
 
 def split_errors(split: dict[str, float], runs_ms: list[Times], waits_ms: Times) -> dict[str, float]:
@@ -211,7 +240,7 @@ def main() -> None:
     parser.add_argument("--only", choices=list(WORKLOADS))
     options = parser.parse_args()
     if options.rounds < 2:
-        parser.error("--rounds: 2 at least, one to find the best point and one to time it")
+        parser.error("--rounds: 2 at least: `split_errors` tell how far two halves of them differ")
     unit = bytes_per_ms()
     found = []
     for name in [options.only] if options.only else WORKLOADS:

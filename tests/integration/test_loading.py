@@ -1,10 +1,12 @@
 """What is seen of data loaders, with real workers."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from recording import PROGRAMS, plain, record, tracekit
+from recording import PROGRAMS, TRACEKIT, plain, record, tracekit
 
 from tracekit.analysis.batches import made_batches
 
@@ -146,3 +148,39 @@ def test_loaders_that_go_wrong_go_wrong_as_without_us(tmp_path: Path) -> None:
     assert first["made"].tolist()[1] == 1 and first["made"].tolist()[0] >= 1
     analyzed = tracekit("analyze", "--json", str(tmp_path / "run"))
     assert analyzed.returncode == 0, analyzed.stderr
+
+
+WITHOUT_SHARED_MEMORY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"', "sh"]
+MUCH_TO_SHARE = """
+import sys, torch
+class Large(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): return torch.full((1 << 18,), float(index))
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(Large(), batch_size=1, num_workers=int(sys.argv[1]))
+    try:
+        print([batch.sum().item() for batch in loader])
+    except RuntimeError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run([*WITHOUT_SHARED_MEMORY, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this machine lets nobody mount anything over /dev/shm",
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_shared_memory_a_loader_does_as_without_us(workers: int, tmp_path: Path) -> None:
+    """GIVEN a /dev/shm that holds no batch WHEN recorded THEN what works without workers works, workers fail as ever,
+    and none is recommended."""
+    (tmp_path / "program.py").write_text(MUCH_TO_SHARE)
+    program = [sys.executable, str(tmp_path / "program.py"), str(workers)]
+    without = plain([*WITHOUT_SHARED_MEMORY, *program])
+    done = plain([*WITHOUT_SHARED_MEMORY, *TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", *program])
+    assert (done.returncode, done.stdout) == (without.returncode, without.stdout)
+    assert ("RuntimeError" in done.stdout) == (workers > 0)
+    analyzed = tracekit("analyze", "--json", str(tmp_path / "run"))
+    assert analyzed.returncode == 0, analyzed.stderr
+    found = json.loads(analyzed.stdout)
+    assert not [each for each in found["settings"] if each["name"].endswith("num_workers")]
+    assert {each["num_workers"] for loader in found["loaders"] for each in loader["forecasts"]} <= {0, workers}

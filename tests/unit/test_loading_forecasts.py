@@ -8,7 +8,14 @@ import pytest
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
-from tracekit.models.loading import MODEL_ERROR, forecasts, saved_by_persisting, split, worker_counts
+from tracekit.models.loading import (
+    MODEL_ERROR,
+    forecasts,
+    saved_by_persisting,
+    saved_in_any_order,
+    split,
+    worker_counts,
+)
 from tracekit.run.manifest import Loader, Memory
 from tracekit.study.loading import candidates
 
@@ -33,7 +40,7 @@ def costs(
     return LoaderCosts(
         process=0,
         loader="loader",
-        settings=Loader(num_workers=workers, prefetch_factor=prefetch if workers else None),
+        settings=Loader(num_workers=workers, prefetch_factor=prefetch if workers else None, in_order=True),
         wait=seen.received - seen.asked,
         gap=np.append(seen.asked[1:], seen.end) - seen.received,
         blocked=zero + blocked,
@@ -184,3 +191,41 @@ def test_workers_that_persist_are_started_once() -> None:
     assert saved_by_persisting(replace(one, start=0.025, stop=0.05), 2, 2) == 0.0
     kept = Loader(num_workers=2, prefetch_factor=2, persistent_workers=True)
     assert saved_by_persisting(replace(four, settings=kept), 2, 2) == 0.0
+
+
+def test_what_any_order_saves_is_known_of_uneven_batches_only() -> None:
+    """GIVEN one batch of 20 that takes 200 ms, the others 10, and 2 workers for a program that takes 10 ms THEN it
+    waits for each of these some 180 ms in order, and hardly otherwise."""
+    uneven = np.where(np.arange(BATCHES) % 20 == 10, 0.2, 0.01)
+    even = replace(costs(workers=2), blocked=np.full(BATCHES, 0.01))
+    assert saved_in_any_order(replace(even, blocked=uneven), 2, 8) > 0.2
+    assert saved_in_any_order(even, 2, 8) == pytest.approx(0.0, abs=0.01)
+    assert saved_in_any_order(replace(even, blocked=uneven), 1, 8) == 0.0
+    taken = Loader(num_workers=2, prefetch_factor=8, in_order=False)
+    assert saved_in_any_order(replace(even, blocked=uneven, settings=taken), 2, 8) == 0.0
+    older_torch = Loader(num_workers=2, prefetch_factor=8)
+    assert saved_in_any_order(replace(even, blocked=uneven, settings=older_torch), 2, 8) == 0.0
+
+
+def test_a_run_is_judged_by_all_of_its_epochs() -> None:
+    """GIVEN 10 epochs, the first of which reads for ten times as long, as one does that finds nothing in any cache THEN
+    the others tell what is to be expected."""
+    reads = costs(workers=0, blocked=0.002, consume=0.001, readers=1)
+    first = np.arange(BATCHES) % (BATCHES // 10) == 0
+    cold = np.where(np.arange(BATCHES) < BATCHES // 10, 0.02, 0.002)
+    found = forecasts(replace(reads, first=first, blocked=cold, wait=cold))
+    assert found.current.expected == pytest.approx(0.003)
+    assert next(each for each in found.grid if each.settings.workers == 0).expected == pytest.approx(0.003)
+
+
+def test_a_long_epoch_is_judged_by_all_of_its_length() -> None:
+    """GIVEN an epoch whose second half reads for twice as long THEN a batch takes what it takes on average."""
+    many = 2000
+    zero = np.zeros(many)
+    reads = np.where(np.arange(many) < many // 2, 0.002, 0.004)
+    short = costs(workers=0, readers=1)
+    long = replace(
+        short, wait=reads, gap=zero, blocked=reads, cpu=zero, receive=zero, consume=zero, first=np.arange(many) == 0
+    )
+    found = next(each for each in forecasts(long).grid if each.settings.workers == 0)
+    assert found.expected == pytest.approx(0.003, rel=0.02)

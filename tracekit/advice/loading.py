@@ -10,7 +10,7 @@ from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_s
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, split
+from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Effect, find
@@ -52,7 +52,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         if summary.split:
             report.findings.append(_finding(summary))
         made, why = _advise(report, costs, summary, loop)
-        settings += [*made, *_persisting(report, costs, summary, made)]
+        settings += [*made, *_further(report, costs, summary, made)]
         whys.append(why)
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
@@ -92,6 +92,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
         order=why.order if why else 0.0,
         sampler=costs.settings.sampler,
         persistent_workers=costs.settings.persistent_workers,
+        in_order=costs.settings.in_order is not False,
         busy=min(making / (workers * whole), 1.0) if whole else 0.0,
         readers=max(costs.readers, probe.readers if probe else 0),
         probed=probe is not None,
@@ -198,18 +199,32 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     return settings, f"{name} with {what}."
 
 
-def _persisting(report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting]) -> list[Setting]:
-    """To keep the workers from epoch to epoch, where starting them takes more than what makes settings as good."""
+def _further(report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting]) -> list[Setting]:
+    """With as many workers as `made` gives it: to keep them from epoch to epoch, to take batches as they get ready."""
     name = f"loader.{costs.loader}."
     values = {each.name: each.recommended for each in made if isinstance(each.recommended, int)}
     workers = values.get(name + "num_workers", summary.num_workers)
     prefetch = values.get(name + "prefetch_factor") or summary.prefetch_factor or 2
-    saved = saved_by_persisting(costs, workers, prefetch)
-    if saved <= AS_GOOD:
-        return []
-    gain = Gain(saved / (1 + MODEL_ERROR), saved, saved * (1 + MODEL_ERROR))
-    why = f"{summary.epochs} epochs, and the workers are started anew for each"
-    return settings_of(summary, {name + "persistent_workers": True}, gain, "model", why, _apply(report))
+    tried = (
+        (
+            "persistent_workers",
+            True,
+            saved_by_persisting(costs, workers, prefetch),
+            f"{summary.epochs} epochs, and the workers are started anew for each",
+        ),
+        (
+            "in_order",
+            False,
+            saved_in_any_order(costs, workers, prefetch),
+            "batches that are ready wait for one that takes long; their order is then another one in each run",
+        ),
+    )
+    found = []
+    for setting, value, saved, why in tried:
+        if saved / (1 + MODEL_ERROR) > AS_GOOD:
+            gain = Gain(saved / (1 + MODEL_ERROR), saved, min(saved * (1 + MODEL_ERROR), 1.0))
+            found += settings_of(summary, {name + setting: value}, gain, "model", why, _apply(report))
+    return found
 
 
 def _apply(report: Report) -> list[str]:
@@ -243,6 +258,7 @@ def settings_of(
         "num_workers": loader.num_workers,
         "prefetch_factor": loader.prefetch_factor or None,
         "persistent_workers": loader.persistent_workers,
+        "in_order": loader.in_order,
     }
     found = []
     for name, value in values.items():

@@ -43,12 +43,15 @@ class Increases:
 
     def rate(self, process: int, counter: str, window: tuple[int, int]) -> float:
         """The increase per ns over the part of a window in which it was read; NaN where it was not."""
+        return self.rate_in(process, counter, union(np.array([window[0]]), np.array([window[1]])))
+
+    def rate_in(self, process: int, counter: str, when: Intervals) -> float:
+        """The same over a set of time."""
         growth = self._growth.get((process, counter))
         if growth is None:
             return math.nan
-        start, end = np.array([window[0]]), np.array([window[1]])
-        covered = int(growth.covered.overlap(start, end)[0])
-        return float(growth.within(start, end)[0]) / covered if covered else math.nan
+        covered = int(growth.covered.overlap(when.starts, when.ends).sum())
+        return float(np.nansum(growth.within(when.starts, when.ends))) / covered if covered else math.nan
 
 
 @dataclass(frozen=True)

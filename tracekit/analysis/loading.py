@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
+from tracekit.analysis.intervals import Intervals, union
 from tracekit.analysis.steps import Steps
 from tracekit.run.manifest import Loader, Memory
 from tracekit.run.reader import Run
@@ -75,35 +76,32 @@ def loader_costs(run: Run, steps: Steps) -> list[LoaderCosts]:
     """What each loader's batches cost, in the process that stands for the run; of loaders that were iterated over."""
     if steps.main is None:
         return []
-    crowding = Crowding.of(run, steps, steps.main)
+    increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
     return [
-        _costs(run, crowding, steps.main, str(loader), part.sort_values("asked_ns"))
+        _costs(run, increases, steps.main, str(loader), part.sort_values("asked_ns"))
         for loader, part in made_batches(run, steps.main).groupby("loader", sort=True)
     ]
 
 
 @dataclass(frozen=True)
 class Crowding:
-    """How a main loop shared the CPUs: `delayed` is the share of their running time that its threads waited for a CPU,
-    `busy` the CPU time of the process per ns.
+    """How the program shared the CPUs while it went through a loader: `delayed` is the share of their running time that
+    its threads waited for a CPU, `busy` the CPU time of the process per ns.
     """
 
     delayed: float
     busy: float
 
     @classmethod
-    def of(cls, run: Run, steps: Steps, process: int) -> "Crowding":
-        increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
-        window = steps.window(process)
-        if window is None:
-            return cls(0.0, 1.0)
+    def of(cls, increases: Increases, process: int, epochs: Intervals) -> "Crowding":
         waited, ran, whole = (
-            increases.rate(process, name, window) for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
+            increases.rate_in(process, name, epochs)
+            for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
         )
         return cls(waited / (waited + ran) if waited + ran > 0 else 0.0, 1.0 if np.isnan(whole) else whole)
 
 
-def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.DataFrame) -> LoaderCosts:
+def _costs(run: Run, increases: Increases, process: int, loader: str, batches: pd.DataFrame) -> LoaderCosts:
     asked, received = (batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "received_ns"))
     known = batches["maker"].to_numpy() >= 0
     made_for = (batches["made_ns"] - batches["made_start_ns"]).to_numpy(dtype=np.float64)
@@ -130,6 +128,7 @@ def _costs(run: Run, crowding: Crowding, process: int, loader: str, batches: pd.
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
+    crowding = Crowding.of(increases, process, union(asked[first], received[last]))
     consume = gap * (1 - crowding.delayed)
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
     size = batches["bytes"].to_numpy()

@@ -209,6 +209,7 @@ class LoaderSummary(msgspec.Struct):
     order: float = 0.0
     sampler: str = ""
     persistent_workers: bool = False
+    in_order: bool = True
 
 
 class Report(msgspec.Struct):

@@ -15,9 +15,9 @@ from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 from tracekit.models.storage import Storage, storages
 
-# Of each epoch, so many batches are replayed, and of the run so many: the rest goes on as they did.
-_MOST_BATCHES = 200
-_MOST_EPOCHS = 2
+# So many batches are replayed, of so many epochs, evenly spread over the run: the rest goes on as they did.
+_MOST_BATCHES = 400
+_MOST_EPOCHS = 4
 _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
 _EVERY_COUNT_TO = 8
@@ -105,13 +105,22 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Loader
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
 
 
+def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float:
+    """The share of its time that the loop would save if batches were taken as they get ready. 0 where they are, or
+    cannot be."""
+    if workers < 2 or costs.settings.in_order is not True:
+        return 0.0
+    settings = LoaderSettings(workers, prefetch, True, *_startup(costs))
+    return 1 - _time(costs, replace(settings, in_order=False), Storage()) / _time(costs, settings, Storage())
+
+
 def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> float:
     """The share of its time that the loop would save if so many workers lived from epoch to epoch. 0 where that is not
     known: what it takes to start workers here was seen in a run that has some."""
     epochs = int(costs.first.sum())
     if not workers or not costs.settings.num_workers or costs.settings.persistent_workers or epochs < 2:
         return 0.0
-    settings = LoaderSettings(workers, prefetch, costs.settings.in_order, *_startup(costs))
+    settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
     replayed, batches = len(_epochs(costs)), _batches(costs)
     anew, kept = (_time(each, settings, Storage()) * batches for each in (costs, persisting))
@@ -168,7 +177,7 @@ def split(costs: LoaderCosts) -> Split | None:
         work = replace(work, **taken_away)
         stalls.append(min(_stall(costs, work, machine, settings), stalls[-1]))
     shares = {name: stalls[at] - stalls[at + 1] for at, (name, _) in enumerate(without)}
-    beyond = max(sum(float(costs.wait[at].sum()) for at, _ in _epochs(costs)) - whole, 0.0)
+    beyond = max(sum(float(costs.wait[each.at].sum()) for each in _epochs(costs)) - whole, 0.0)
     making = np.array([costs.blocked.sum() + costs.cpu.sum() * costs.reading_cpu, costs.cpu.sum()])
     making[1] *= 1 - costs.reading_cpu
     for name, part in zip(("storage", "cpu"), making / max(making.sum(), 1e-12), strict=True):
@@ -179,7 +188,8 @@ def split(costs: LoaderCosts) -> Split | None:
 
 def _settings_of(costs: LoaderCosts) -> LoaderSettings:
     known = costs.settings
-    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, known.in_order, costs.start, costs.boot)
+    in_order = known.in_order is not False
+    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, in_order, costs.start, costs.boot)
 
 
 def _startup(costs: LoaderCosts) -> tuple[float, float]:
@@ -219,24 +229,45 @@ def _stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: Loade
 def _replays(
     costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings
 ) -> Iterator[tuple[Replay, int]]:
-    """A replay of each epoch, or of its beginning, and how many batches the epoch has."""
-    for number, (at, batches) in enumerate(_epochs(costs)):
+    """A replay of each chosen epoch, and how many batches the epoch has."""
+    for number, epoch in enumerate(_epochs(costs)):
         there = number > 0 and costs.settings.persistent_workers
-        part = Workload(*(getattr(work, name)[at] for name in ("delay", "transfer", "cpu", "receive", "consume")))
-        yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), batches
+        part = Workload(*(getattr(work, name)[epoch.at] for name in ("delay", "transfer", "cpu", "receive", "consume")))
+        yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), epoch.batches
 
 
-def _epochs(costs: LoaderCosts) -> list[tuple[slice, int]]:
+@dataclass(frozen=True)
+class _Epoch:
+    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them."""
+
+    first: int
+    batches: int
+    at: NDArray[np.intp]
+
+
+def _epochs(costs: LoaderCosts) -> list[_Epoch]:
+    """Of all epochs some, evenly spread; of a long one its beginning, and as many batches spread over the rest."""
     begins = np.flatnonzero(costs.first)
     ends = np.append(begins[1:], len(costs))
+    count = min(_MOST_EPOCHS, len(begins))
+    middles = np.linspace(0, len(begins) - 1, 2 * count + 1)[1::2].round().astype(np.intp)
+    most = _MOST_BATCHES // max(count, 1)
     return [
-        (slice(begin, min(end, begin + _MOST_BATCHES)), int(end - begin))
-        for begin, end in list(zip(begins.tolist(), ends.tolist(), strict=True))[:_MOST_EPOCHS]
+        _Epoch(begin, end - begin, _sampled(begin, end, most))
+        for begin, end in zip(begins[middles].tolist(), ends[middles].tolist(), strict=True)
     ]
 
 
+def _sampled(begin: int, end: int, most: int) -> NDArray[np.intp]:
+    if end - begin <= most:
+        return np.arange(begin, end)
+    half = begin + most // 2
+    rest = np.linspace(half, end - 1, most - most // 2).round().astype(np.intp)
+    return np.concatenate([np.arange(begin, half), rest])
+
+
 def _length(found: Replay, batches: int) -> float:
-    """What the whole epoch takes, of which the beginning was replayed: it goes on as its second half did."""
+    """What the whole epoch takes, for which some of its batches were replayed: the rest goes on as the second half."""
     seen = len(found.asked)
     if batches == seen:
         return found.end
@@ -261,8 +292,9 @@ def _machine(costs: LoaderCosts) -> Machine:
 def _per_batch(costs: LoaderCosts) -> float:
     """Seconds per batch of the epochs that are replayed, as they were, with workers that had been started."""
     whole: Seconds = costs.wait + costs.gap
-    return sum(float(whole[at.start : at.start + batches].sum()) for at, batches in _epochs(costs)) / _batches(costs)
+    replayed = _epochs(costs)
+    return sum(float(whole[each.first : each.first + each.batches].sum()) for each in replayed) / _batches(costs)
 
 
 def _batches(costs: LoaderCosts) -> int:
-    return sum(batches for _, batches in _epochs(costs))
+    return sum(each.batches for each in _epochs(costs))

@@ -39,6 +39,8 @@ def describe_memory() -> Memory:
     known = [each for each in (limit, there) if each is not None]
     try:
         shared = os.statvfs("/dev/shm")
+    except FileNotFoundError:
+        return Memory(min(known, default=None), 0)
     except OSError:
         return Memory(min(known, default=None))
     return Memory(min(known, default=None), shared.f_bavail * shared.f_frsize)

@@ -56,7 +56,7 @@ class Loader(msgspec.Struct):
     place: str = ""  # the file and line that makes it; "" where that was not seen
     num_workers: int = 0
     prefetch_factor: int | None = None
-    in_order: bool = True
+    in_order: bool | None = None  # None: torch has no such setting, batches come in order
     pin_memory: bool = False
     persistent_workers: bool = False
     batch_size: int | None = None
