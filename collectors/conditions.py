@@ -1,6 +1,7 @@
 """The condition: settings applied inside the process, and what torch is like there."""
 
 import functools
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -10,7 +11,7 @@ from .agent import Agent
 from .exploration import Exploration
 from .loader_settings import LoaderSettings
 from .patching import Patches, skip_our_frames
-from .thread_counts import Counts, ThreadCounts
+from .thread_counts import Counts, ThreadCounts, called_by_torch, say_programs_own
 
 
 class Conditions:
@@ -57,10 +58,26 @@ class Conditions:
         if self._counts is not None:
             self._counts.install(torch)
             self._counts.put_in_force(Counts.of(settings))
+        elif "threads.intra_op" in settings:
+            self._patches.replace(torch, "set_num_threads", self._watched_set)
         if "threads.inter_op" in settings:
             self._patches.replace(torch, "set_num_interop_threads", self._already_set)
         self._agent.facts_now.append(lambda: {"torch": self._torch_facts(torch)})
         self._agent.write_status()
+
+    def _watched_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
+        """The program has the last word, and the run says so."""
+        applied = self._agent.session["settings"]["threads.intra_op"]
+
+        def set_num_threads(count: int) -> None:
+            original(count)
+            try:
+                if count != applied and not called_by_torch(sys._getframe(1)):
+                    say_programs_own(self._agent, count)
+            except Exception as error:
+                self._agent.fail("conditions", error)
+
+        return set_num_threads
 
     def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
         """Torch allows one call in a process and raises at the second: the program's must not fail because of ours."""

@@ -20,7 +20,7 @@ from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tracekit.record.wire import BACKWARD, FORWARD, Kind
+from tracekit.record.wire import BACKWARD, FORWARD, MOST_SHAPES, Kind
 
 from .backward import Backward
 from .counted_calls import Inside, key_of, shape_of
@@ -47,7 +47,6 @@ _MOST_STEPS = 50
 _ROUNDS_TO_PLAN = 6
 _PROBES = 7
 _GRAIN = 32_768  # elements that at::parallel_for gives to one thread
-_MOST_SHAPES = 16
 
 
 class Exploration:
@@ -71,6 +70,7 @@ class Exploration:
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._is_off = False
         self._grid = len(self._conditions)  # behind these come plans
+        self._plans_made = 0
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -115,7 +115,7 @@ class Exploration:
         number = self._agent.naming.number(name)
         seen = self._shapes.setdefault(number, set())
         key = key_of(args)
-        if key not in seen and len(seen) < _MOST_SHAPES:
+        if key not in seen and len(seen) < MOST_SHAPES:
             seen.add(key)
             now = clock()
             word = self._agent.spool.intern(f"{name} = {shape_of(args)}")
@@ -172,6 +172,7 @@ class Exploration:
             self._grid += 1
         self._running = list(range(len(self._conditions)))
         self._own = next(at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
+        self._write(f"current {own}", 0)
         self._probe(torch)
         if self._in_detail and not self._in_step:
             self._race = Race()
@@ -241,7 +242,7 @@ class Exploration:
         plan = Counts(self._count(common), forward, backward)
         if (self._plans and plan == self._plans[-1]) or not plan.is_by_layer():
             return
-        number = len(self._plans)
+        number, self._plans_made = self._plans_made, self._plans_made + 1
         self._plans.append(plan)
         self._say(plan, number)
         self._conditions.append((f"plan {number}", plan))
@@ -269,9 +270,7 @@ class Exploration:
         if self._race is not None and self._is_detailed():
             self._race.close(self._block, self._round // 2, now - self._began)
         # What came between two of its steps once, a validation, a checkpoint or a stop, is not the condition's doing.
-        times = sorted(self._block_times)
-        usual = sum(times[:-1]) + _median(times)
-        self._extra += usual - len(times) * _median(self._plain)
+        self._extra += round(len(self._block_times) * (_usual(self._block_times) - _usual(self._plain)))
 
     def _end(self) -> None:
         if self._round < 1 and not self._is_off:
@@ -362,6 +361,13 @@ def _compiles() -> bool:
     """Whether torch.compile has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and bool(utils.counters["frames"].get("total"))
+
+
+def _usual(times: list[int]) -> float:
+    """The mean of steps less the longest of every 16, in whose place the median stands."""
+    ordered = sorted(times)
+    rare = -(-len(ordered) // 16)
+    return (sum(ordered[:-rare]) + rare * _median(ordered)) / len(ordered) if ordered else 0.0
 
 
 def _median(values: list[int]) -> int:

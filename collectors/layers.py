@@ -230,7 +230,7 @@ class _Wrapped:
 _wrapped: _Wrapped
 
 
-def _call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
+def _call(module: "torch.nn.Module", /, *args: Any, **kwargs: Any) -> Any:
     """In the place of `nn.Module.__call__`."""
     my = _wrapped  # noqa: F821 - each function made of this code has its own
     agent = my.agent

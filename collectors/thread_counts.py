@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
+
+from tracekit.settings.inside import ENDED_PLAN
 
 from .counted_calls import CountedCall, CountedInside, Passage, engine_ended, key_of, shape_of
 from .naming import LEFT_ALONE
@@ -63,6 +65,17 @@ class Planned:
     shapes: frozenset[str] | None
     fits: dict[tuple[Any, ...], bool] = field(default_factory=dict)  # by shape and dtype of the first argument
     is_plain: bool = False  # a count for its forward is all there is to do
+
+
+def called_by_torch(frame: FrameType) -> bool:
+    """Whether `torch.set_num_threads` was called from there by torch: loader workers, and the thread that pins memory,
+    take one."""
+    return str(frame.f_globals.get("__name__")).startswith("torch.")
+
+
+def say_programs_own(agent: "Agent", count: int) -> None:
+    """The counts of the session do not hold any more."""
+    agent.note_missing(ENDED_PLAN, f"the program itself called torch.set_num_threads({int(count)})")
 
 
 class ThreadCounts:
@@ -157,8 +170,7 @@ class ThreadCounts:
             original(count)
             try:
                 threads.current().count = count
-                caller = str(sys._getframe(1).f_globals.get("__name__"))
-                if not caller.startswith("torch."):  # loader workers and the thread that pins memory take one
+                if not called_by_torch(sys._getframe(1)):
                     self._own = count
                     self.on_programs_own(count)
             except Exception as error:
@@ -167,9 +179,7 @@ class ThreadCounts:
         return set_num_threads
 
     def _respect(self, count: int) -> None:
-        self._agent.note_missing(
-            "the thread plan, from then on", f"the program itself called torch.set_num_threads({int(count)})"
-        )
+        say_programs_own(self._agent, count)
         self._forget()
 
     def _forget(self) -> None:
@@ -188,7 +198,7 @@ class ThreadCounts:
     def _counted_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         planned_for, unknown, everything = self._planned, object(), self._with_everything
 
-        def call(module: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
+        def call(module: "torch.nn.Module", /, *args: Any, **kwargs: Any) -> Any:
             planned: Any = planned_for.get(id(module), unknown)
             if planned is None:
                 return original(module, *args, **kwargs)

@@ -12,6 +12,7 @@ from tracekit.models.guidelines import guidelines
 from tracekit.models.switching import Calls, Pool, SwitchCosts, plan_cost
 from tracekit.models.thread_plan import ThreadPlan, as_tried, plan_threads
 from tracekit.record.topology import format_cpu_list
+from tracekit.record.wire import MOST_SHAPES
 from tracekit.run.reader import Run
 
 _STEP_NS_TO_MS = 1e6
@@ -39,6 +40,9 @@ def measured_threads(run: Run, report: Report) -> Advice:
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
     plan = plan_threads(measured.times, calls, costs, measured.current)
+    # One count for everything is judged by whole plain steps: sections are recorded, and each has an error of its own.
+    whole = plan_threads(measured.step_ns[:, None], np.ones(1), costs, measured.current)
+    plan = replace(plan, fixed=whole.fixed, gain_of_fixed=whole.gain_of_fixed)
     # The one that a plan by layer must beat, even where it is not certain to be better than the current one.
     best = measured.counts[int(np.nanargmin(np.nanmedian(measured.step_ns, axis=0)))]
     trial = _closest_trial(plan, best, measured, calls, costs)
@@ -136,7 +140,8 @@ def _values(run: Run, measured: Exploration, choice: tuple[int, ...]) -> dict[st
     values["threads.measured_on.quota"] = "none" if manifest.cpu.quota is None else f"{manifest.cpu.quota:g}"
     for layer in {section.name for section, _ in planned}:
         owner = layer if layer in measured.shapes else layer.rpartition(".")[0]
-        if owner in measured.shapes and "" not in measured.shapes[owner]:
+        shapes = measured.shapes.get(owner, [])
+        if shapes and "" not in shapes and len(shapes) < MOST_SHAPES:  # one with more was measured with any
             values[f"threads.shapes.{owner}"] = "; ".join(measured.shapes[owner])
     return values
 

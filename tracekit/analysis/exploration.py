@@ -8,6 +8,7 @@ Later rounds have a block of a plan too: a count for each section, all in force 
 """
 
 import re
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,8 @@ _PROBE = re.compile(r"switch (\d+)>(\d+)")
 _FEWEST_ROUNDS = 3
 # Tukey's outer fence.
 _FENCE = 3.0
+# After so many the residuals of a table hardly change.
+_POLISHES = 4
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,14 @@ class Exploration:
     """What an exploration measured: R rounds, L sections in the order in which they run, N thread counts.
 
     `times` [R, L, N] and `step_ns` [R, N] are ns per step, medians over the steps of a block; NaN where a round has no
-    block of a count. `step_ns` is that of plain steps, and the rest of the step what they took beyond the layers: it is
-    below 0 where these are slower when they are recorded. `switch` [N, N] ns: the first parallel region with a count
-    after a pool of another size has idled; `change` ns: setting a count. `kept` [N] is for how long other programs kept
-    threads of this one from a CPU, all threads added up, per ns: a team waits for its last thread, so steps may have
-    been longer by as much. `drift` is the relative change of the steps at the current count from the first third of the
-    run to the last. `problem` says why nothing can be made of it.
+    block of a count. They are as at the pace of the usual round (`_pace`): conditions are compared with those of their
+    own rounds, however the machine, or the program, changes from round to round. `step_ns` is that of plain steps, and
+    the rest of the step what they took beyond the layers: it is below 0 where these are slower when they are recorded.
+    `switch` [N, N] ns: the first parallel region with a count after a pool of another size has idled; `change` ns:
+    setting a count. `kept` [N] is for how long other programs kept threads of this one from a CPU, all threads added
+    up, per ns: a team waits for its last thread, so steps may have been longer by as much. `drift` is the relative
+    change of the steps at the current count from the first third of the run to the last. `problem` says why nothing can
+    be made of it.
     """
 
     process: int
@@ -101,7 +106,8 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
     if not counts:
         return None
     torch = run.manifest.torch
-    current = torch.intra_op if torch and torch.intra_op in counts else counts[-1]
+    current = _current(run, process) or (torch.intra_op if torch else 0)
+    current = current if current in counts else counts[-1]
     frame = _steps_of(blocks, steps.of(process))
     in_detail = ~blocks["is_plain"].to_numpy(dtype=bool)
     plain = ~in_detail if not in_detail.all() else in_detail  # once no round was plain
@@ -116,7 +122,8 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
     step_ns = _by_round(per_step.sum(axis=1, keepdims=True), frame, blocks, usable & plain, names)[:, 0]
     times[:, -1] = step_ns[:, : len(counts)] - times[:, :-1].sum(axis=1)
     known = ~np.isnan(times).all(axis=(1, 2))
-    times, step_ns = times[known], step_ns[known]
+    pace = _pace(step_ns[known])
+    times, step_ns = times[known] / pace[:, None, None], step_ns[known] / pace[:, None]
     switch, change = _costs(run, process, counts)
     return Exploration(
         process=process,
@@ -260,6 +267,25 @@ def _by_round(
     return result
 
 
+def _pace(step_ns: Matrix) -> NDArray[np.float64]:
+    """How many times longer each round's steps took than the usual round's [R], conditions [R, N] set against those of
+    other rounds by what they take (median polish of the logarithms; J. Tukey, Exploratory Data Analysis, 1977)."""
+    left = np.log(step_ns, where=step_ns > 0, out=np.full_like(step_ns, np.nan))
+    pace = np.zeros(len(left))
+    for _ in range(_POLISHES):
+        left = left - np.nan_to_num(_median(left, axis=0))
+        more = np.nan_to_num(_median(left, axis=1))
+        pace, left = pace + more, left - more[:, None]
+    return np.asarray(np.exp(pace - (np.median(pace) if len(pace) else 0.0)))
+
+
+def _median(values: Matrix, axis: int) -> Matrix:
+    """Of the values that are known; NaN of none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis))
+
+
 def _trials(run: Run, process: int, sections: list[Section], plans: list[str], step_ns: Matrix) -> list[Trial]:
     """The plans that were tried, [R, number of plans] times given."""
     rows = run.sql(
@@ -299,6 +325,16 @@ def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, flo
         elif name == "change":
             change = float(cost)
     return switch, change
+
+
+def _current(run: Run, process: int) -> int | None:
+    """The count that the program had when exploring began; None where that was not told."""
+    rows = run.sql(
+        "SELECT name FROM spans WHERE kind = 'probe' AND process = ? AND starts_with(name, 'current ') "
+        "ORDER BY start_ns DESC LIMIT 1",
+        [process],
+    )
+    return int(rows["name"].iloc[0].partition(" ")[2]) if len(rows) else None
 
 
 def _shapes(run: Run, process: int) -> dict[str, list[str]]:

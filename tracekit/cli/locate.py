@@ -42,12 +42,16 @@ def settings_of(given: Path) -> dict[str, Value]:
 
 
 def best_fixed_of(given: Path) -> int | None:
-    """The best one thread count that a run's exploration has shown; None for a settings file, or without one."""
+    """The best one thread count that the exploration of a run, of a study, or beside a settings file has shown; None
+    without one."""
     import json
 
-    path = given if given.is_file() else locate(given)
+    path = given.parent if given.is_file() else locate(given)
     try:
+        if (path / "study.json").is_file():  # of the comparisons of a study of threads, its first is about that count
+            name, _, count = json.loads((path / "study.json").read_bytes())["comparisons"][0]["b"].partition(":")
+            return int(count) if name == "fixed" else None
         step = (json.loads((path / "findings.json").read_bytes()).get("exploration") or {}).get("step") or {}
         return int(min(step, key=lambda count: step[count]["expected"])) if step else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -26,6 +26,9 @@ NAME_LENGTH = struct.Struct("<I")
 # The status is also replaced after so many steps: who waits for the program's loop to begin learns it at once.
 STEPS_OF_A_LOOP = 3
 
+# So many shapes of the inputs of a layer are told; of one with so many, others were met too.
+MOST_SHAPES = 16
+
 FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
 
 

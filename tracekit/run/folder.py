@@ -61,11 +61,13 @@ def create_run(path: Path, force: bool = False) -> Path:
 
 
 def create_study(path: Path) -> Path:
-    """Make the folder of a study. Raises RunError when something is there, OSError when it cannot be made."""
+    """Make the folder of a study. Raises RunError when something is there, or it cannot be made."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
         raise RunError(f"{path}: exists already; choose another --output") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be made ({error.strerror}); choose another --output") from None
     return path
 
 

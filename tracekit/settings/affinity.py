@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tracekit.settings.catalogue import SettingsError
 
+_LARGEST_CPU = 1 << 16  # Linux is built for 8,192 at most
 LAYOUTS = ("compact", "scatter", "cores")
 
 
@@ -52,5 +53,7 @@ def _parse(text: str) -> list[int]:
     numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
+        if int(last if dash else first) > _LARGEST_CPU:
+            raise ValueError(part)
         numbers.update(range(int(first), int(last if dash else first) + 1))
     return sorted(numbers)

@@ -40,7 +40,7 @@ def load_settings(path: Path) -> dict[str, Value]:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: is not a text in UTF-8, so no settings file") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also of a number with more digits than Python takes
         raise SettingsError(f"{path}: is not valid TOML: {error}") from error
     except RecursionError as error:
         raise SettingsError(f"{path}: is nested too deeply for a settings file") from error

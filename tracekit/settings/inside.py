@@ -6,6 +6,8 @@ from typing import Any
 
 # What a run misses whose plan does not fit the process, in the words of the manifest.
 REFUSED_PLAN = "the thread plan"
+# The same of counts that were in force until the program set its own.
+ENDED_PLAN = "the thread counts, from then on"
 _MEASURED_ON = "threads.measured_on."
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.settings.file import Entry, write_settings
+from tracekit.study.recording import StudyError
 from tracekit.study.result import STUDY_VERSION, Study
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import (
@@ -50,11 +51,16 @@ class Rounds:
         self.stopped = ""
 
     def measure(self, deadline: float) -> None:
-        """Run to the end, or until interrupted."""
+        """Run to the end, or until interrupted. Raises StudyError when a run fails before anything can be decided."""
         try:
             self.run(deadline)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
+        except StudyError as error:
+            done = len(self._runs.median_ms.get(self._floor_pair[0], []))
+            if done < _FEWEST_ROUNDS:
+                raise
+            self.stopped = f"a run failed after {done} rounds ({error})"
 
     def save(self, study: str, entries: list[Entry], why: str, **found: Any) -> Study:
         """Leave in the study's folder what came out, what was compared, and the settings to go on with."""

@@ -17,7 +17,7 @@ from tracekit.analysis.steps import find_steps
 from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
-from tracekit.settings.inside import REFUSED_PLAN
+from tracekit.settings.inside import ENDED_PLAN, REFUSED_PLAN
 from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import Turns, alone, take_turns
@@ -28,6 +28,8 @@ _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overh
 # the shorter the better: on a virtual machine with neighbours the speed went up and down by a third within a second.
 _SHORTEST_TURN_S, _LONGEST_TURN_S = 0.05, 5.0
 _STEPS_PER_TURN = 8
+# A run that takes some times what a whole one took, and some more, to come to its loop waits for another one.
+_PATIENCE_S, _PATIENCE = 30.0, 3.0
 # Of the memory that is free, for all runs that take turns.
 _SHARE_OF_MEMORY = 0.5
 
@@ -64,7 +66,7 @@ class StudyRuns:
 
     @classmethod
     def create(cls, folder: Path, command: list[str], say: Callable[[str], None]) -> "StudyRuns":
-        """Make the folder. Raises RunError when it is taken, OSError when it cannot be made."""
+        """Make the folder. Raises RunError when it is taken or cannot be made."""
         create_study(folder)
         for name in ("runs", "output", "conditions"):
             (folder / name).mkdir()
@@ -114,7 +116,7 @@ class StudyRuns:
             try:
                 self._measure(conditions, self.turn_s)
                 return
-            except StudyError as error:  # what fails alone too will fail again
+            except (StudyError, TimeoutError) as error:  # what fails alone too will fail again
                 self._one_by_one(f"in turns {error}")
         self._measure(conditions, None)
 
@@ -134,7 +136,10 @@ class StudyRuns:
         if turn_s is None:  # what fails ends the study at once
             steps = [self._steps(launch, alone(launch)) for launch in launches]
         else:
-            steps = [self._steps(*both) for both in zip(launches, take_turns(launches, turn_s), strict=True)]
+            patience_s = _PATIENCE_S + _PATIENCE * self.usual_seconds()
+            steps = [
+                self._steps(*both) for both in zip(launches, take_turns(launches, turn_s, patience_s), strict=True)
+            ]
         each_s = (time.monotonic() - began) / len(launches)
         times = [mean_step_ns(each) for each in steps] if self.by_loop else typical_steps_ns(steps)
         for condition, time_ns in zip(conditions, times, strict=True):
@@ -145,9 +150,9 @@ class StudyRuns:
     def _steps(self, launch: Recording, turns: Turns) -> RunSteps:
         """The steps of a run that has ended."""
         run = launch.opened(turns.process.returncode)
-        refused = [note for note in run.missing if note.what.startswith(REFUSED_PLAN)]
+        refused = [note for note in run.missing if note.what in (REFUSED_PLAN, ENDED_PLAN)]
         if refused:
-            raise StudyError(f"{launch.condition}: {refused[0].what} was not applied: {refused[0].why}")
+            raise StudyError(f"{launch.condition}: {refused[0].what}, was not applied: {refused[0].why}")
         found = find_steps(run)
         table = found.of(found.main)
         offset = run.manifest.clock_offset_ns

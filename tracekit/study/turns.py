@@ -5,6 +5,7 @@ and may differ by more than any setting is worth; runs that take turns meet the 
 """
 
 import contextlib
+import math
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -88,8 +89,10 @@ def alone(launch: Launch) -> Turns:
     return run
 
 
-def take_turns(launches: Sequence[Launch], seconds: float) -> list[Turns]:
+def take_turns(launches: Sequence[Launch], seconds: float, patience_s: float = math.inf) -> list[Turns]:
     """Start one process after the other, each up to its loop; then they take turns of so many seconds to their ends.
+
+    Raises TimeoutError when one does not come to its loop in time: it may wait for a lock that another holds.
 
     Every second cycle goes backwards, so that steady drift cancels. None outlives this call, whatever ends it. Give
     each a process group of its own in our session: should we be killed, the kernel wakes what is stopped (SIGHUP and
@@ -100,7 +103,10 @@ def take_turns(launches: Sequence[Launch], seconds: float) -> list[Turns]:
         for launch in launches:  # not all at once: where each has a thread per CPU, their teams would fight for long
             run = Turns(launch.start())
             runs.append(run)
+            deadline = time.monotonic() + patience_s
             while run.process.poll() is None and not run.stops:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"after {patience_s:.0f} s one had not come to its loop")
                 time.sleep(_LOOK_EVERY_S)
                 if launch.in_loop():
                     run.stop()
