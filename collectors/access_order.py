@@ -18,6 +18,7 @@ RUN, EPOCH, NONE = "run", "epoch", "none"
 _MOST_SAMPLES = 2_000_000
 # Index by index is compared, but so many batches at once: one at a time costs several times as much.
 _AT_ONCE = 64
+_MOST_WAITING = 1024
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 
@@ -133,6 +134,12 @@ class Epoch:
 
     def settle(self) -> None:
         """Compare what was given out since the last time."""
+        if self.known is not None and self._issued and _is_watched():
+            # Nobody is to see what the copies do: later, if that is not too late.
+            if len(self._issued) >= _MOST_WAITING:
+                self.known = self.foreseen = None
+                self._order.is_not_foreseen()
+            return
         issued, self._issued = self._issued, []
         if self.known is None or not issued:
             return
@@ -216,6 +223,20 @@ class _Twin:
         )
 
         kind = type(sampler)
+        if kind not in (
+            BatchSampler,
+            DistributedSampler,
+            RandomSampler,
+            SequentialSampler,
+            SubsetRandomSampler,
+            WeightedRandomSampler,
+            range,
+            list,
+            tuple,
+        ):
+            raise TypeError(f"{kind.__name__} is not one of torch's samplers")
+        if kind in (list, tuple) and len(sampler) > _MOST_SAMPLES:
+            raise ValueError(f"more than {_MOST_SAMPLES} samples")
         twin = copy.copy(sampler)
         if kind is BatchSampler:
             twin.sampler = self._copied(sampler.sampler)
@@ -224,9 +245,9 @@ class _Twin:
         elif kind is SubsetRandomSampler:
             twin.indices = self._copied(sampler.indices)
         elif kind is WeightedRandomSampler:
+            if len(sampler.weights) > _MOST_SAMPLES:
+                raise ValueError(f"more than {_MOST_SAMPLES} samples")
             twin.weights = sampler.weights.clone()
-        elif kind not in (SequentialSampler, RandomSampler, range, list, tuple):
-            raise TypeError(f"{kind.__name__} is not one of torch's samplers")
         if hasattr(sampler, "generator"):
             twin.generator = self._generator(sampler)
         return twin
@@ -254,6 +275,8 @@ class _Length:
         self._told = operator.length_hint(begun, 0)
         if self._name:
             self._source = getattr(self._sampler, self._name)
+            if type(self._source) is _Length:
+                raise TypeError("another thread begins an epoch of the same sampler")
             setattr(self._sampler, self._name, self)
 
     def __len__(self) -> int:

@@ -17,10 +17,11 @@ from . import tracebacks
 from .governor import Governor, cold_ns
 from .loaders import Loaders
 from .naming import Naming
-from .patching import Patches
+from .patching import Patches, unseen_by_warnings
 from .spool import Spool, threads
 from .tracebacks import comes_from_a_signal_handler
 
+_open = open  # Python's own, whatever the program puts in its place
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
 _STATUS_INTERVAL_NS = 1_000_000_000
 
@@ -67,10 +68,17 @@ class Agent:
     def install(self) -> None:
         """Load the session's collectors and let each place its hooks."""
         targets = {"conditions": "tracekit.collectors.conditions:Conditions", **self.session["collectors"]}
+        classes: dict[str, Callable[[], Collector]] = {}
         for name, target in targets.items():
             module, _, attribute = target.partition(":")
             try:
-                collector: Collector = getattr(importlib.import_module(module), attribute)()
+                classes[name] = getattr(importlib.import_module(module), attribute)
+            except Exception as error:
+                self.fail(name, error)
+        unseen_by_warnings()
+        for name, make in classes.items():
+            try:
+                collector = make()
                 collector.install(self)
                 self.collectors[name] = collector
             except Exception as error:
@@ -182,7 +190,7 @@ class Agent:
         }
         path = os.path.join(self.folder, self.stem)
         try:
-            with open(path + ".status.tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
+            with _open(path + ".status.tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
                 json.dump(status, file)
             os.replace(path + ".status.tmp", path + ".status")
         except OSError:

@@ -1,5 +1,6 @@
 """Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import signature
@@ -146,7 +147,8 @@ class Fetching:
 
     def _look_at(self, fetcher: Any, indices: Any) -> "_Look":
         """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
-        at_once = getattr(fetcher.dataset, "__getitems__", None) and type(fetcher).__name__ == "_MapDatasetFetcher"
+        is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
+        at_once = is_map and getattr(fetcher.dataset, "__getitems__", None)  # torch asks for it too
         one_by_one = fetcher.auto_collation and indices is not None and not at_once
         look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
         self._reading.begin()
@@ -217,7 +219,10 @@ def _cost_of_a_mark() -> int:
 def _delayed() -> int:
     """For how long this thread has waited for a CPU since it began, ns; -1 where the kernel does not tell."""
     try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read().split()[1])
+        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(descriptor, 4096).split()[1])
+        finally:
+            os.close(descriptor)
     except (OSError, IndexError, ValueError):
         return -1

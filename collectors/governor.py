@@ -86,7 +86,7 @@ class Governor:
         return True
 
     def _settle(self) -> None:
-        now, count = clock(), self.steps - self._began_at_step
+        now, count = clock(), max(self.steps - self._began_at_step, 1)
         cost = self.spent_ns - self._spent_before
         if self._began_at_step:  # the first step has the program's start in it
             self._step_times.append(max(now - self._began - cost, 0) // count)

@@ -34,9 +34,11 @@ class Loaders:
         """The program is about to make a loader, in a function that called this one. The loader's name."""
         place = _place(sys._getframe(1))
         name = self._name_of(place)
+        facts = self.facts_of(name)
+        facts["made"] = facts.get("made", 0) + 1
         if place:
             path, line, _ = place[0]
-            self.facts_of(name)["place"] = f"{os.path.basename(path)}:{line}"
+            facts["place"] = f"{os.path.basename(path)}:{line}"
         return name
 
     def keep(self, loader: Any, name: str) -> None:

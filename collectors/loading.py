@@ -179,7 +179,10 @@ class Loading:
             order.settle()
 
     def _timed_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
         agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
+        modes = torch._C._len_torch_function_stack  # they would see what is asked of tensors
 
         def __next__(iterator: Any) -> Any:
             try:
@@ -199,7 +202,7 @@ class Loading:
             try:
                 of: _Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                size = _bytes_of(batch)
+                size = _bytes_of(batch) if not modes() else -1
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
                 if spool.has_many_notes():
                     agent.write_noted()
@@ -236,7 +239,15 @@ class _Iteration:
 
 
 def _bytes_of(batch: Any) -> int:
-    """The bytes of the tensors in a batch; -1 where it is not made of tensors, lists, tuples and dictionaries alone."""
+    """The bytes of the tensors in a batch; -1 where it is not made of dense tensors, lists, tuples and dictionaries
+    alone."""
+    try:
+        return _counted_bytes(batch)
+    except RuntimeError:  # a sparse tensor does not say
+        return -1
+
+
+def _counted_bytes(batch: Any) -> int:
     kind = type(batch)
     if kind.__name__ == "Tensor" and kind.__module__ == "torch":
         return int(batch.nbytes)

@@ -3,11 +3,16 @@
 import dis
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+# What stands in the names of importlib's own files.
+_IMPORTLIB = "importlib_bootstrap_"
+_OURS = os.path.dirname(os.path.abspath(__file__))
 
 
 def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -16,6 +21,25 @@ def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
     functools.update_wrapper(wrapper, original)
     wrapper._torchdynamo_inline = original  # type: ignore[attr-defined]
     return wrapper
+
+
+def unseen_by_warnings() -> None:
+    """Make warnings name what they would name without us: the program, or torch. They go up by a `stacklevel`, and do
+    not count frames of importlib's own, which they know by what the file is called: so ours are called alike."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(__package__):
+            for value in list(vars(module).values()):
+                for function in _functions_of(value, name):
+                    function.__code__ = _as_of_importlib(function.__code__)
+
+
+def _as_of_importlib(code: CodeType) -> CodeType:
+    folder, file = os.path.split(code.co_filename)
+    if folder != _OURS:
+        return code
+    nested = (_as_of_importlib(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    called = file if file.startswith(_IMPORTLIB) else _IMPORTLIB + file
+    return code.replace(co_filename=os.path.join(folder, called), co_consts=tuple(nested))
 
 
 def skip_our_frames(eval_frame: ModuleType) -> None:
@@ -31,11 +55,17 @@ def skip_our_frames(eval_frame: ModuleType) -> None:
 
 def _codes_of(value: object, module: str) -> Iterator[CodeType]:
     """The code of a module's own function or class's methods, and of all functions inside them."""
+    for function in _functions_of(value, module):
+        yield from _nested(function.__code__)
+
+
+def _functions_of(value: object, module: str) -> Iterator[FunctionType]:
+    """A module's own function, or the methods of its class."""
     if isinstance(value, type) and value.__module__ == module:
         for member in vars(value).values():
-            yield from _codes_of(getattr(member, "__func__", member), module)
+            yield from _functions_of(getattr(member, "__func__", member), module)
     elif isinstance(value, FunctionType) and value.__module__ == module:
-        yield from _nested(inspect.unwrap(value).__code__)
+        yield inspect.unwrap(value)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

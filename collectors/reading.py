@@ -6,10 +6,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, ClassVar
 
 from tracekit.record.wire import Kind
@@ -22,6 +24,7 @@ from .spool import threads
 _MOST_PATHS = 10_000
 # One batch has so many reads recorded: a program that reads byte by byte would wait for its records.
 _MOST_READS = 4096
+_OPEN = io.open
 # What a thread was given by the kernel's `read` went past the replacements, if it is so much more than what was seen.
 _SAME_DATA, _LITTLE = 1.5, 4096
 
@@ -59,7 +62,7 @@ class Reading:
         self._taken_before, self._seen_before = _bytes_given(), self._seen
 
     def end(self) -> None:
-        self._watched -= 1
+        self._watched = max(self._watched - 1, 0)  # it was none of ours in a child that was forked meanwhile
         if self._watched:
             return
         self.off()
@@ -143,7 +146,10 @@ class _Hook:
         return self._name in vars(self._owner)
 
     def place(self) -> None:
-        found = vars(self._owner)[self._name]
+        """Not in the place of what another has put there, which may do anything and be called in its own way."""
+        found = vars(self._owner).get(self._name)
+        if type(found) not in (FunctionType, BuiltinFunctionType) or (self._name == "open" and found is not _OPEN):
+            return
         if found is not self._original and found is not self._ours:
             self._original, self._ours = found, dress(self._make(found), found)
         setattr(self._owner, self._name, self._ours)
@@ -185,17 +191,22 @@ FileIO.__module__ = io.FileIO.__module__
 class _Open:
     """In place of `open`: an object, since a function would become a method where a class keeps it as an attribute."""
 
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self._original = original
+    def __init__(self, reading: Reading, original: Callable[..., Any]) -> None:
+        self._reading, self._original = reading, original
 
     def __call__(self, file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-        return self._watched(file, mode, *args, **kwargs) or self._original(file, mode, *args, **kwargs)
+        if self._reading.watches():  # the program may have kept it
+            if not isinstance(file, (str, bytes, int)) and hasattr(type(file), "__fspath__"):
+                file = os.fspath(file)
+            return self._watched(file, mode, *args, **kwargs) or self._original(file, mode, *args, **kwargs)
+        return self._original(file, mode, *args, **kwargs)
 
     def __repr__(self) -> str:
         return repr(self._original)
 
-    def __reduce__(self) -> str:
-        return "open"
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By its name, as ever; where it is not there any more, by an expression for what is."""
+        return "open" if io.open is self else (eval, ("__import__('io').open",))
 
     def _watched(
         self,
@@ -220,7 +231,7 @@ class _Open:
         try:
             if isinstance(file, int) or not stat.S_ISREG(os.stat(file).st_mode):
                 return None
-            raw = FileIO(os.fspath(file))
+            raw = FileIO(file)
         except (OSError, TypeError, ValueError):
             return None
         try:
@@ -243,7 +254,7 @@ def _buffer_bytes(raw: io.FileIO) -> int:
 
 def _files(reading: Reading) -> list[_Hook]:
     FileIO.reading = reading
-    opened = cache(_Open)  # one object for one function: it is pickled by its name in `io`
+    opened = cache(partial(_Open, reading))  # one object for one function: it is pickled by its name in `io`
     return [_Hook(builtins, "open", opened), _Hook(io, "open", opened)]
 
 
@@ -292,7 +303,7 @@ def _http(reading: Reading) -> list[_Hook]:
 
     def asked(original: Callable[..., Any]) -> Callable[..., Any]:
         def putrequest(connection: Any, method: Any, url: Any, *args: Any, **kwargs: Any) -> Any:
-            connection._tracekit_path = _address(connection, url)
+            _note_path(connection, _address(connection, url))
             return original(connection, method, url, *args, **kwargs)
 
         return putrequest
@@ -305,19 +316,19 @@ def _http(reading: Reading) -> list[_Hook]:
         return request
 
     def answered(original: Callable[..., Any]) -> Callable[..., Any]:
-        def getresponse(connection: Any) -> Any:
+        def getresponse(connection: Any, *args: Any, **kwargs: Any) -> Any:
             path = getattr(connection, "_tracekit_path", "")
-            response = reading.timed(path, -1, _nothing, original, connection)
-            response._tracekit_path = path
+            response = reading.timed(path, -1, _nothing, original, connection, *args, **kwargs)
+            _note_path(response, path)
             return response
 
         return getresponse
 
     def read(size: Callable[[Any], int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def read(response: Any, *args: Any) -> Any:
+            def read(response: Any, *args: Any, **kwargs: Any) -> Any:
                 path = getattr(response, "_tracekit_path", "")
-                return reading.timed(path, -1, size, original, response, *args)
+                return reading.timed(path, -1, size, original, response, *args, **kwargs)
 
             return read
 
@@ -332,6 +343,12 @@ def _http(reading: Reading) -> list[_Hook]:
         _Hook(client.HTTPResponse, "read1", read(_length)),
         _Hook(client.HTTPResponse, "readinto", read(_count)),
     ]
+
+
+def _note_path(exchange: Any, path: str) -> None:
+    """Keep a path with a connection or a response; one of the program's own may have no place for it."""
+    with suppress(Exception):
+        exchange._tracekit_path = path
 
 
 def _address(connection: Any, url: Any) -> str:

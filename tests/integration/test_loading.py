@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import PROGRAMS, TRACEKIT, plain, record, tracekit
+from recording import PROGRAMS, TRACEKIT, comparable, plain, record, tracekit
 
 from tracekit.analysis.batches import made_batches
 
@@ -150,7 +150,18 @@ def test_loaders_that_go_wrong_go_wrong_as_without_us(tmp_path: Path) -> None:
     assert analyzed.returncode == 0, analyzed.stderr
 
 
-WITHOUT_SHARED_MEMORY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"', "sh"]
+def test_who_looks_closely_sees_what_is_there_without_us(tmp_path: Path) -> None:
+    """GIVEN programs with their own `open`, samplers that own files, wrapped clients, warnings that name a line WHEN
+    recorded THEN they print the same, and no collector has given up."""
+    command = [sys.executable, str(PROGRAMS / "touchy_loaders.py")]
+    without, done = plain(command), record(command, tmp_path / "run")
+    assert (done.code, done.out, comparable(done.err)) == (0, without.stdout, comparable(without.stderr))
+    assert without.stderr.count("touchy_loaders.py") >= 1
+    assert not [note for note in done.run.missing if "switched itself off" in note.why]
+
+
+SMALL = 'mount -t tmpfs -o size=256k none /dev/shm && exec "$@"'
+WITHOUT_SHARED_MEMORY = ["unshare", "--mount", "sh", "-c", SMALL, "sh"]
 MUCH_TO_SHARE = """
 import sys, torch
 class Large(torch.utils.data.Dataset):

@@ -100,6 +100,7 @@ def test_profiling_program_is_left_alone_and_it_is_said(tmp_path: Path) -> None:
     assert any("torch.profiler" in note.why for note in run.missing)
 
 
+@pytest.mark.alone
 def test_calls_are_left_out_of_short_steps_and_nothing_untrue_is_said(tmp_path: Path) -> None:
     """GIVEN steps so short that noticing module calls costs too much THEN every step is counted, evaluation is recorded
     in full, and phases come from the steps whose calls were. At 1 % the layers would be given up on a slow machine."""

@@ -171,8 +171,9 @@ def test_apply_leaves_with_the_programs_code_and_output(tmp_path: Path) -> None:
     assert (applied.returncode, applied.stdout, applied.stderr) == (3, "1\n", "")
 
 
-def test_a_program_that_sets_its_threads_has_the_last_word(tmp_path: Path) -> None:
-    (tmp_path / "settings.toml").write_text('[threads]\nintra_op = 2\n[threads.layers]\n"0" = 2\n')
+@pytest.mark.parametrize("by_layer", ["", '[threads.layers]\n"0" = 2\n'])
+def test_a_program_that_sets_its_threads_has_the_last_word(by_layer: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(f"[threads]\nintra_op = 2\n{by_layer}")
     program = (
         "import torch; torch.set_num_threads(1); m = torch.nn.Sequential(torch.nn.Linear(2, 2)); m(torch.ones(1, 2));"
         " print(torch.get_num_threads())"
@@ -180,6 +181,21 @@ def test_a_program_that_sets_its_threads_has_the_last_word(tmp_path: Path) -> No
     applied = tracekit("apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program)
     assert applied.stdout == "1\n"
     assert "the program itself called torch.set_num_threads(1)" in applied.stderr
+
+
+def test_arguments_keep_their_names(tmp_path: Path) -> None:
+    """GIVEN a model whose forward takes a `module` by name WHEN its layers have counts THEN it is called as ever."""
+    (tmp_path / "settings.toml").write_text('[threads]\nintra_op = 2\n[threads.layers]\n"inner" = 1\n')
+    (tmp_path / "program.py").write_text(
+        "import torch\n"
+        "class Outer(torch.nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.inner = torch.nn.Linear(2, 2)\n"
+        "    def forward(self, module): return self.inner(module)\n"
+        "print(Outer()(module=torch.ones(1, 2)).shape)\n"
+    )
+    words = ["--settings", str(tmp_path / "settings.toml"), "--", sys.executable, str(tmp_path / "program.py")]
+    recorded = tracekit("record", "-q", "-o", str(tmp_path / "run"), *words)
+    assert (recorded.stdout, recorded.returncode) == ("torch.Size([1, 2])\n", 0), recorded.stderr
 
 
 TRAINING = """

@@ -8,7 +8,7 @@ from synthetic import MS, Tape, make_manifest, make_run
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import settings_entries
-from tracekit.analysis.exploration import REST, Exploration, condition_times, explore, median_interval
+from tracekit.analysis.exploration import REST, Exploration, _pace, condition_times, explore, median_interval
 from tracekit.analysis.report_schema import Report
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.text import text_report
@@ -296,3 +296,15 @@ def test_the_interval_of_a_median_holds_it(count: int) -> None:
         assert low <= middle <= high
         inside += low <= np.log(2) <= high
     assert count < 6 or inside / 300 > 0.92  # of fewer values the range is all there is
+
+
+def test_a_count_that_has_left_is_compared_in_the_rounds_that_it_was_in() -> None:
+    """GIVEN steps that become three times as long, and a count, the slowest, which only early rounds had THEN at the
+    pace of the usual round all counts are as far apart as they are within each round."""
+    rounds = 40
+    grown = np.linspace(1.0, 3.0, rounds)
+    step_ns = np.outer(grown, [1.0, 1.2, 1.5]) * np.random.default_rng(0).normal(1, 0.01, (rounds, 3))
+    step_ns[8:, 2] = np.nan
+    medians = np.nanmedian(step_ns / _pace(step_ns)[:, None], axis=0)
+    assert medians / medians[0] == pytest.approx([1.0, 1.2, 1.5], rel=0.02)
+    assert np.nanmedian(step_ns, axis=0)[2] < np.nanmedian(step_ns, axis=0)[0]  # as it would have seemed

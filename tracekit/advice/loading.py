@@ -52,7 +52,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         if summary.split:
             report.findings.append(_finding(summary))
         made, why = _advise(report, costs, summary, loop)
-        settings += [*made, *_further(report, costs, summary, made)]
+        settings += [*made, *_further(report, costs, summary, made, loop)]
         whys.append(why)
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
@@ -175,8 +175,7 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     chosen = smallest_as_good(summary.forecasts, _regret(summary.forecasts))
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
         return [], _why_nothing_helps(costs, summary)
-    share = min(float((costs.wait + costs.gap).sum()) / loop, 1.0) if loop else 1.0
-    gain = _gain(summary, chosen, share)
+    gain = _gain(summary, chosen, _share_of_loop(costs, loop))
     what = _in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
         now = _in_words(summary.num_workers, summary.prefetch_factor)
@@ -199,8 +198,13 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     return settings, f"{name} with {what}."
 
 
-def _further(report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting]) -> list[Setting]:
+def _further(
+    report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting], loop: float
+) -> list[Setting]:
     """With as many workers as `made` gives it: to keep them from epoch to epoch, to take batches as they get ready."""
+    if costs.settings.iterable:
+        return []
+    share = _share_of_loop(costs, loop)
     name = f"loader.{costs.loader}."
     values = {each.name: each.recommended for each in made if isinstance(each.recommended, int)}
     workers = values.get(name + "num_workers", summary.num_workers)
@@ -220,11 +224,17 @@ def _further(report: Report, costs: LoaderCosts, summary: LoaderSummary, made: l
         ),
     )
     found = []
-    for setting, value, saved, why in tried:
+    for setting, value, of_loader, why in tried:
+        saved = share * of_loader
         if saved / (1 + MODEL_ERROR) > AS_GOOD:
             gain = Gain(saved / (1 + MODEL_ERROR), saved, min(saved * (1 + MODEL_ERROR), 1.0))
             found += settings_of(summary, {name + setting: value}, gain, "model", why, _apply(report))
     return found
+
+
+def _share_of_loop(costs: LoaderCosts, loop: float) -> float:
+    """The share of the main loop that goes by between this loader's batches."""
+    return min(float((costs.wait + costs.gap).sum()) / loop, 1.0) if loop else 1.0
 
 
 def _apply(report: Report) -> list[str]:
@@ -277,6 +287,8 @@ def effect_of(loader: LoaderSummary, name: str, value: int | bool) -> Effect:
     assert kind is not None
     if name.endswith(".persistent_workers") and loader.sampler in _DRAW_NOTHING:
         return "augmentation"
+    if loader.predictability == "none" and name.endswith((".num_workers", ".prefetch_factor")):
+        return "order"  # what draws as it goes draws at other times
     in_program = 0 in (loader.num_workers, value) and name.endswith(".num_workers")
     return "order" if in_program and loader.predictability != "run" else kind.effect
 

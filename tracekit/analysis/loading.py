@@ -39,6 +39,7 @@ class LoaderCosts:
     began with. `start` is what the program takes to start one worker, `boot` what a worker takes then until it
     makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had `worker_bytes`
     at most (or has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    `at_once`: epochs overlapped, several iterators of the loader were in use.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
     share of the batches whose making was seen.
     """
@@ -67,6 +68,7 @@ class LoaderCosts:
     worker_bytes: int
     memory: Memory
     known: float
+    at_once: bool = False
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -123,6 +125,8 @@ def _costs(run: Run, increases: Increases, process: int, loader: str, batches: p
     cpu_info = run.manifest.cpu
     cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
     cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
+    ranks = _ranks_beside(run, process)
+    cpus = max(cpus / ranks, 1.0)
     crowd = _made_at(asked, batches[known & ~itself])
     alone = _receive_alone(wait[(late > _SENT_S) & (crowd + 1 <= cpus)], wait[late > _SENT_S])
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
@@ -158,8 +162,9 @@ def _costs(run: Run, increases: Increases, process: int, loader: str, batches: p
         consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=_most_memory(run, process)),
-        memory=_memory_beside(run, process),
+        memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
+        at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
     )
 
 
@@ -248,11 +253,21 @@ def _most_memory(run: Run, process: int) -> int:
     return int(rows["highest"].fillna(0).iloc[0])
 
 
-def _memory_beside(run: Run, process: int) -> Memory:
-    """What was free when the run began, less what the program itself came to need."""
+def _ranks_beside(run: Run, process: int) -> int:
+    """How many ranks share the host of a process, itself included: each of them has loaders such as these."""
+    rows = run.sql(
+        "SELECT count(DISTINCT rank) AS ranks FROM processes "
+        "WHERE rank >= 0 AND host = (SELECT any_value(host) FROM processes WHERE process = ?)",
+        [process],
+    )
+    return max(int(rows["ranks"].iloc[0]), 1)
+
+
+def _memory_beside(run: Run, process: int, ranks: int) -> Memory:
+    """A rank's part of what was free when the run began, less what it came to need itself."""
     memory = run.manifest.memory
-    free = None if memory.free is None else max(memory.free - _most_memory(run, process), 0)
-    return Memory(free, memory.shared)
+    free = None if memory.free is None else max(memory.free // ranks - _most_memory(run, process), 0)
+    return Memory(free, None if memory.shared is None else memory.shared // ranks)
 
 
 def _at_once(batches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -118,15 +118,18 @@ def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> floa
     """The share of its time that the loop would save if so many workers lived from epoch to epoch. 0 where that is not
     known: what it takes to start workers here was seen in a run that has some."""
     epochs = int(costs.first.sum())
-    if not workers or not costs.settings.num_workers or costs.settings.persistent_workers or epochs < 2:
+    again = epochs - costs.settings.made  # of a loader that there was already
+    if not workers or not costs.settings.num_workers or costs.settings.persistent_workers or again < 1:
         return 0.0
+    if costs.at_once:
+        return 0.0  # one that persists has one iterator for all
     settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
     replayed, batches = len(_epochs(costs)), _batches(costs)
     anew, kept = (_time(each, settings, Storage()) * batches for each in (costs, persisting))
     # Between any two epochs; the last ones end anyway.
     between = (anew - kept - _stops_s(costs, workers) / replayed) / (replayed - 1)
-    return between * (epochs - 1) / (anew * epochs / replayed)
+    return between * again / (anew * epochs / replayed)
 
 
 def _missed(measured: float, replayed: float) -> float:

@@ -59,6 +59,7 @@ class Loader(msgspec.Struct):
     in_order: bool | None = None  # None: torch has no such setting, batches come in order
     pin_memory: bool = False
     persistent_workers: bool = False
+    made: int = 1  # how many loaders the program has made in this place
     batch_size: int | None = None
     drop_last: bool = False
     iterable: bool = False
