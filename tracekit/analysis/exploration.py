@@ -357,7 +357,7 @@ def _drift(frame: pd.DataFrame, blocks: pd.DataFrame, current: int) -> float | N
 
 def _problem(times: Matrix, counts: tuple[int, ...], steps: int) -> str | None:
     if len(counts) < 2:
-        return "the run was too short: only one thread count was tried; let it run more steps"
+        return "only one thread count was tried: the run was too short, or each of its ranks has but one CPU"
     measured = int((~np.isnan(times).any(axis=1)).sum(axis=0).min()) if len(times) else 0
     if measured < _FEWEST_ROUNDS:
         return (
