@@ -105,6 +105,16 @@ def test_none_outlives_a_failure() -> None:
     assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
 
 
+def test_one_that_waits_for_another_is_given_up() -> None:
+    """GIVEN a program that comes to its loop only when another one, which is stopped, has ended THEN nobody waits."""
+    launches = [Starts(["sleep", "300"]), Starts(["sleep", "300"], looks=10**9)]
+
+    with pytest.raises(TimeoutError, match="had not come to its loop"):
+        take_turns(launches, 0.1, patience_s=1.0)
+
+    assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
+
+
 def test_nothing_stays_stopped_behind_one_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", TAKES_TURNS], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tracekit.study import rounds as module
+from tracekit.study.recording import StudyError
 from tracekit.study.rounds import AGAIN, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 
@@ -48,6 +49,30 @@ def study(
     made = Rounds(runs, [Condition(name) for name in names], lambda: [(names[0], name) for name in names[1:]], seed)
     made.run(clock[0] + budget)
     return made, runs
+
+
+@pytest.mark.parametrize("fails_after", [2, 5])
+def test_what_was_measured_outlives_a_run_that_fails(fails_after: int, clock: list[float]) -> None:
+    """GIVEN a program that fails late THEN the rounds before it decide, where there are enough."""
+
+    class Fails(Drawn):
+        def measure_round(self, conditions: Sequence[Condition]) -> None:
+            if len(self.median_ms.get("a", [])) == fails_after:
+                raise StudyError("exit code 1")
+            super().measure_round(conditions)
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Fails({"a": 10.0, "b": 9.9}, 0.05, 0, pass_time)
+    made = Rounds(runs, [Condition("a"), Condition("b")], lambda: [("a", "b")], 0)
+    if fails_after < 3:
+        with pytest.raises(StudyError):
+            made.measure(clock[0] + 200)
+        return
+    made.measure(clock[0] + 200)
+    assert made.stopped == "a run failed after 5 rounds (exit code 1)"
+    assert made.comparisons()[0].pairs == 5
 
 
 def test_a_clear_gain_is_settled_early(clock: list[float]) -> None:

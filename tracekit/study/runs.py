@@ -152,7 +152,7 @@ class StudyRuns:
         run = launch.opened(turns.process.returncode)
         refused = [note for note in run.missing if note.what in (REFUSED_PLAN, ENDED_PLAN)]
         if refused:
-            raise StudyError(f"{launch.condition}: {refused[0].what}, was not applied: {refused[0].why}")
+            raise StudyError(f"{launch.condition}: not applied: {refused[0].what}: {refused[0].why}")
         found = find_steps(run)
         table = found.of(found.main)
         offset = run.manifest.clock_offset_ns
