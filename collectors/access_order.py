@@ -213,38 +213,23 @@ class _Twin:
         return True
 
     def _copied(self, sampler: Any) -> Any:
-        from torch.utils.data import (
-            BatchSampler,
-            DistributedSampler,
-            RandomSampler,
-            SequentialSampler,
-            SubsetRandomSampler,
-            WeightedRandomSampler,
-        )
+        from torch.utils import data
 
         kind = type(sampler)
-        if kind not in (
-            BatchSampler,
-            DistributedSampler,
-            RandomSampler,
-            SequentialSampler,
-            SubsetRandomSampler,
-            WeightedRandomSampler,
-            range,
-            list,
-            tuple,
-        ):
+        of_torch = (data.SequentialSampler, data.RandomSampler, data.BatchSampler, data.DistributedSampler)
+        by_index = (data.SubsetRandomSampler, data.WeightedRandomSampler)
+        if kind not in (*of_torch, *by_index, range, list, tuple):
             raise TypeError(f"{kind.__name__} is not one of torch's samplers")
         if kind in (list, tuple) and len(sampler) > _MOST_SAMPLES:
             raise ValueError(f"more than {_MOST_SAMPLES} samples")
         twin = copy.copy(sampler)
-        if kind is BatchSampler:
+        if kind is data.BatchSampler:
             twin.sampler = self._copied(sampler.sampler)
-        elif kind is DistributedSampler:
+        elif kind is data.DistributedSampler:
             self._shards.append(twin)
-        elif kind is SubsetRandomSampler:
+        elif kind is data.SubsetRandomSampler:
             twin.indices = self._copied(sampler.indices)
-        elif kind is WeightedRandomSampler:
+        elif kind is data.WeightedRandomSampler:
             if len(sampler.weights) > _MOST_SAMPLES:
                 raise ValueError(f"more than {_MOST_SAMPLES} samples")
             twin.weights = sampler.weights.clone()

@@ -3,7 +3,6 @@
 import builtins
 import io
 import os
-import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,13 +11,14 @@ from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, ClassVar
+from typing import Any
 
 from tracekit.record.wire import Kind
 
 from .agent import Agent
 from .patching import dress
 from .spool import threads
+from .watched_files import WatchedFile, WatchedOpen, path_of, size_of, size_told
 
 # Paths are kept in memory and on disk once each; a data set may have millions of files.
 _MOST_PATHS = 10_000
@@ -163,98 +163,9 @@ class _Hook:
 # Files.
 
 
-class FileIO(io.FileIO):
-    """A file whose reads can be watched: passes for the class of that name."""
-
-    reading: ClassVar[Reading]
-
-    def readinto(self, buffer: Any) -> Any:
-        if not self.reading.watches():
-            return super().readinto(buffer)
-        return self.reading.timed(_path_of(self.name), self._offset(), _count, super().readinto, buffer)
-
-    def readall(self) -> Any:
-        if not self.reading.watches():
-            return super().readall()
-        return self.reading.timed(_path_of(self.name), self._offset(), _length, super().readall)
-
-    def _offset(self) -> int:
-        try:
-            return self.tell()
-        except OSError:
-            return -1
-
-
-FileIO.__module__ = io.FileIO.__module__
-
-
-class _Open:
-    """In place of `open`: an object, since a function would become a method where a class keeps it as an attribute."""
-
-    def __init__(self, reading: Reading, original: Callable[..., Any]) -> None:
-        self._reading, self._original = reading, original
-
-    def __call__(self, file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-        if self._reading.watches():  # the program may have kept it
-            if not isinstance(file, (str, bytes, int)) and hasattr(type(file), "__fspath__"):
-                file = os.fspath(file)
-            return self._watched(file, mode, *args, **kwargs) or self._original(file, mode, *args, **kwargs)
-        return self._original(file, mode, *args, **kwargs)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        """By its name, as ever; where it is not there any more, by an expression for what is."""
-        return "open" if io.open is self else (eval, ("__import__('io').open",))
-
-    def _watched(
-        self,
-        file: Any,
-        mode: Any,
-        buffering: Any = -1,
-        encoding: Any = None,
-        errors: Any = None,
-        newline: Any = None,
-        closefd: Any = True,
-        opener: Any = None,
-        *more: Any,
-        **others: Any,
-    ) -> Any:
-        """The same file, but that its reads are watched; None where it is no ordinary file to be read, or cannot be."""
-        words = (encoding, errors, newline)
-        plain = buffering == -1 and closefd is True and opener is None and not more and not others
-        if not plain or mode not in ("r", "rt", "rb") or (mode == "rb" and words != (None, None, None)):
-            return None
-        if encoding is None and mode != "rb" and sys.flags.warn_default_encoding:
-            return None
-        try:
-            if isinstance(file, int) or not stat.S_ISREG(os.stat(file).st_mode):
-                return None
-            raw = FileIO(file)
-        except (OSError, TypeError, ValueError):
-            return None
-        try:
-            buffered = io.BufferedReader(raw, _buffer_bytes(raw))
-            if mode == "rb":
-                return buffered
-            text = io.TextIOWrapper(buffered, encoding, errors, newline)
-            text.mode = mode  # type: ignore[misc]
-            return text
-        except (LookupError, TypeError, ValueError):
-            raw.close()
-            return None
-
-
-def _buffer_bytes(raw: io.FileIO) -> int:
-    """As large as `open` would choose it."""
-    block = int(getattr(raw, "_blksize", io.DEFAULT_BUFFER_SIZE))
-    return block if sys.version_info < (3, 14) else max(min(block, 8 << 20), io.DEFAULT_BUFFER_SIZE)
-
-
 def _files(reading: Reading) -> list[_Hook]:
-    FileIO.reading = reading
-    opened = cache(partial(_Open, reading))  # one object for one function: it is pickled by its name in `io`
+    WatchedFile.reading = reading
+    opened = cache(partial(WatchedOpen, reading))  # one object for one function: it is pickled by its name in `io`
     return [_Hook(builtins, "open", opened), _Hook(io, "open", opened)]
 
 
@@ -263,7 +174,7 @@ def _numpy(reading: Reading) -> list[_Hook]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def fromfile(file: Any, *args: Any, **kwargs: Any) -> Any:
-            path = _path_of(getattr(file, "name", file))
+            path = path_of(getattr(file, "name", file))
             return reading.timed(path, -1, _array_bytes, original, file, *args, **kwargs)
 
         return fromfile
@@ -277,8 +188,8 @@ def _numpy(reading: Reading) -> list[_Hook]:
 def _fsspec_files(reading: Reading) -> list[_Hook]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(file: Any, length: Any = -1) -> Any:
-            path, at = _path_of(getattr(file, "path", "")), getattr(file, "loc", -1)
-            return reading.timed(path, at if type(at) is int else -1, _length, original, file, length)
+            path, at = path_of(getattr(file, "path", "")), getattr(file, "loc", -1)
+            return reading.timed(path, at if type(at) is int else -1, size_of, original, file, length)
 
         return read
 
@@ -290,8 +201,8 @@ def _fsspec_calls(reading: Reading) -> list[_Hook]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def sync(loop: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-            path = _path_of(args[0] if args else "")
-            return reading.timed(path, -1, _length, original, loop, func, *args, **kwargs)
+            path = path_of(args[0] if args else "")
+            return reading.timed(path, -1, size_of, original, loop, func, *args, **kwargs)
 
         return sync
 
@@ -339,9 +250,9 @@ def _http(reading: Reading) -> list[_Hook]:
         _Hook(client.HTTPConnection, "putrequest", asked),
         _Hook(client.HTTPConnection, "request", sent),
         _Hook(client.HTTPConnection, "getresponse", answered),
-        _Hook(client.HTTPResponse, "read", read(_length)),
-        _Hook(client.HTTPResponse, "read1", read(_length)),
-        _Hook(client.HTTPResponse, "readinto", read(_count)),
+        _Hook(client.HTTPResponse, "read", read(size_of)),
+        _Hook(client.HTTPResponse, "read1", read(size_of)),
+        _Hook(client.HTTPResponse, "readinto", read(size_told)),
     ]
 
 
@@ -368,22 +279,6 @@ _MODULES: dict[str, Callable[[Reading], list[_Hook]]] = {
     "fsspec.asyn": _fsspec_calls,
     "http.client": _http,
 }
-
-
-def _path_of(name: Any) -> str:
-    """A path in words; a program may have put anything there."""
-    try:
-        return os.fsdecode(name)
-    except Exception:
-        return ""
-
-
-def _length(data: Any) -> int:
-    return len(data) if isinstance(data, (bytes, bytearray, memoryview)) else 0
-
-
-def _count(count: Any) -> int:
-    return count if type(count) is int else 0
 
 
 def _array_bytes(array: Any) -> int:

@@ -152,7 +152,8 @@ def _basis(measured: Exploration) -> str:
     fewer = tried < 0.75 * max(tried, default=0)
     dropped = [f"{count} after {tried[at]}" for at, count in enumerate(measured.counts) if fewer[at]]
     text += f" (best for no layer and dropped: {', '.join(dropped)})" if dropped else ""
-    return text + (f", {measured.disturbed} disturbed blocks left out" if measured.disturbed else "")
+    blocks = "1 disturbed block" if measured.disturbed == 1 else f"{measured.disturbed} disturbed blocks"
+    return text + (f", {blocks} left out" if measured.disturbed else "")
 
 
 def _step(measured: Exploration, plan: ThreadPlan) -> str:

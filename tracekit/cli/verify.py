@@ -12,7 +12,11 @@ from tracekit.cli.options import budget_option, end_on_signals, narrator, progra
 @budget_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option("--require", type=click.Choice(["faster"]), help="Leave with code 1 unless that is the verdict.")
+@click.option(
+    "--require",
+    type=click.Choice(["faster"]),
+    help="Leave with code 1 unless that is the verdict, and where the best one thread count is faster.",
+)
 @click.argument("settings", type=click.Path(path_type=Path))
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(
