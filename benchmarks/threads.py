@@ -3,14 +3,20 @@
     python benchmarks/threads.py [--json] [--seconds 20] [--only NAME]
 
 Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Taking turns with it, second by
-second, another process runs every fixed count in randomised blocks: the truth of the same minute, which `fixed_loses`
-and, of a fixed count, the error of the prediction are about. Then one process runs, in randomised blocks, nothing set
-(twice: the noise floor), every fixed count, the recommendation, its control (the same plan with one count everywhere)
-and plans drawn at random: the truth of a later minute. The truth may change: `by_quarter` is what the recommendation,
-or else the best fixed count, gained in each quarter of the blocks, `by_quarter_meanwhile` what the fixed count gained
-in each quarter of the exploration's minute, and `truth_moved` by how much its gain differs between the two minutes.
-Where these differ by more than the error of the prediction, the machine has changed, not the program. `not_beaten` is
-the share of the configurations that the recommendation is not slower than by more than the floor.
+second, two more processes run every fixed count in randomised blocks: the truth of the same minute, which `fixed_loses`
+and, of a fixed count, the error of the prediction are about. Then two processes run, in turns and in randomised blocks,
+nothing set (twice: the noise floor), every fixed count, the recommendation, its control (the same plan with one count
+everywhere) and plans drawn at random: the truth of a later minute.
+
+There are two of each because processes that run the same program differ: `twins_differ` is by how much in what a count
+gains. What the best of an exhaustive search in the one loses, or beats, in the other (`search_...`) is what no advice
+from one run can be expected to do better than.
+
+The truth may change: `by_quarter` is what the recommendation, or else the best fixed count, gained in each quarter of
+the blocks, `by_quarter_meanwhile` what the fixed count gained in each quarter of the exploration's minute, and
+`truth_moved` by how much its gain differs between the two minutes. Where these differ by more than the error of the
+prediction, the machine has changed, not the program. `not_beaten` is the share of the configurations that the
+recommendation is not slower than by more than the floor.
 """
 
 import argparse
@@ -35,7 +41,9 @@ from tracekit.run.reader import Run
 from tracekit.settings.exploration import fixed, switchback
 from tracekit.study.recording import Recording
 from tracekit.study.threads import control
-from tracekit.study.turns import alone, take_turns
+from tracekit.study.turns import take_turns
+
+Twins = list[dict[str, np.ndarray]]  # the step times of each condition, ns, by round, in either process
 
 TURN_S = 1.0
 PROGRAM = [sys.executable, str(Path(__file__).parent / "_thread_models.py")]
@@ -65,14 +73,20 @@ def under(conditions: list[dict[str, Any]], name: str, seconds: float, run: Path
     return Recording("switchback", words, run, run.with_suffix(".out"))
 
 
-def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, dict[str, np.ndarray]]:
+def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, Twins]:
     """The report of an explored run, and the step times of the fixed counts while it explored."""
-    both = [
-        explored(name, 2 * seconds, folder),
-        under([fixed(count) for count in counts_here()], name, 2 * seconds, folder / "meanwhile"),
+    fixed_counts = [fixed(count) for count in counts_here()]
+    each = [explored(name, 3 * seconds, folder)]
+    each += [under(fixed_counts, name, 3 * seconds, folder / f"meanwhile{twin}") for twin in range(2)]
+    run, *meanwhile = run_in_turns(each)
+    return analyze(run), [times_of(twin) for twin in meanwhile]
+
+
+def run_in_turns(each: list[Recording]) -> list[Run]:
+    return [
+        recording.opened(turns.process.returncode)
+        for recording, turns in zip(each, take_turns(each, TURN_S), strict=True)
     ]
-    runs = [each.opened(turns.process.returncode) for each, turns in zip(both, take_turns(both, TURN_S), strict=True)]
-    return analyze(runs[0]), times_of(runs[1])
 
 
 def random_plans(report: Report, counts: list[int]) -> list[dict[str, Any]]:
@@ -109,14 +123,14 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         if settings:
             conditions.append({"name": "recommended", "settings": settings})
             conditions.append({"name": "control", "settings": control(settings, report.exploration.current)})
-        later = under(conditions, name, seconds * len(conditions) / 3, folder / "later")
-        times = times_of(later.opened(alone(later).process.returncode))
+        later = [under(conditions, name, seconds * len(conditions) / 3, folder / f"later{twin}") for twin in range(2)]
+        twins = [times_of(run) for run in run_in_turns(later)]
+    times = pooled(twins)
     base = times["baseline"]
     saved = {each: Ratio.of(list(values), list(base)) for each, values in times.items()}
     ours = "recommended" if settings else "baseline"
     names = [fixed(count)["name"] for count in counts]
-    best = min(names, key=lambda each: saved[each].median)
-    best_then = min(names, key=lambda each: float(np.median(meanwhile[each] / meanwhile[names[0]])))
+    best = fastest(times, names)
     advised = settings.get("threads.intra_op", report.exploration.current)
     advised_name, current = fixed(advised)["name"], fixed(report.exploration.current)["name"]
     by_layer = any(each.startswith(("threads.layers", "threads.backward")) for each in settings)
@@ -126,7 +140,9 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
     predicted = next((each.gain for each in report.settings), None)
     counted = advised_name if settings else best
-    now = meanwhile[counted] / meanwhile[current]
+    now = [twin[counted] / twin[current] for twin in meanwhile]
+    gained = 1 - float(np.median(np.concatenate(now)))
+    searched = [name for name in times if name not in ("again", "recommended", "control")]
     return {
         "step_ms": float(np.median(base)) / 1e6,
         "rounds": len(base),
@@ -134,18 +150,33 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "predicted": predicted.expected if predicted else 0.0,
         "predicted_interval": [predicted.low, predicted.high] if predicted else [0.0, 0.0],
         "verified": 1 - saved[ours].median,
-        "verified_meanwhile": None if by_layer else 1 - float(np.median(now)),
+        "verified_meanwhile": None if by_layer else gained,
         "verified_interval": [1 - saved[ours].high, 1 - saved[ours].low],
-        "by_quarter": by_quarter(times["recommended" if settings else best] / base),
+        "by_quarter": by_quarter([twin["recommended" if settings else best] / twin["baseline"] for twin in twins]),
         "by_quarter_meanwhile": by_quarter(now),
-        "truth_moved": abs(float(np.median(now)) - float(np.median(times[counted] / times[current]))),
+        "truth_moved": abs(1 - gained - float(np.median(times[counted] / times[current]))),
+        "twins_differ": max(
+            abs(float(np.median(one[each] / one[current]) - np.median(other[each] / other[current])))
+            for one, other in (meanwhile, twins)
+            for each in names
+        ),
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
-        "fixed_loses": loses(meanwhile[advised_name], meanwhile[best_then], by_layer),
-        "fixed_loses_later": loses(times[ours], times[best], by_layer),
+        "fixed_loses": loses(pooled(meanwhile), advised_name, names, by_layer),
+        "fixed_loses_later": loses(times, ours, names, by_layer),
+        "search_fixed_loses": float(
+            np.mean([loses(other, fastest(one, names), names) for one, other in in_both_orders(meanwhile)])
+        ),
         "advised_count": advised,
         "control": saved["control"].median - 1 if "control" in saved else None,
         "beats": [bool(saved[ours].median < saved[each].median) for each in others],
         "not_beaten": [bool(saved[ours].median - saved[each].median <= floor) for each in others],
+        "search_beats": [
+            bool(np.median(other[chosen] / other[each]) < 1)
+            for one, other in in_both_orders(twins)
+            if (chosen := fastest(one, searched))
+            for each in searched
+            if each != chosen
+        ],
         "floor": floor,
         "truth_gains": {each: 1 - ratio.median for each, ratio in saved.items()},
         "false_advice": bool(settings) and most <= floor and 1 - saved[ours].median <= floor,
@@ -154,14 +185,27 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def loses(ours: np.ndarray, best: np.ndarray, by_layer: bool) -> float:
-    """By how much a fixed count is slower than the best one; a plan by layer is none."""
-    return 0.0 if by_layer else float(np.median(ours / best)) - 1
+def pooled(twins: Twins) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([twin[name] for twin in twins]) for name in twins[0]}
 
 
-def by_quarter(ratios: np.ndarray) -> list[float]:
-    """The gain in each quarter of the rounds."""
-    return [1 - float(np.median(part)) for part in np.array_split(ratios, 4)]
+def in_both_orders(twins: Twins) -> list[Twins]:
+    return [twins, twins[::-1]]
+
+
+def fastest(times: dict[str, np.ndarray], names: list[str]) -> str:
+    return min(names, key=lambda each: float(np.median(times[each] / times[names[0]])))
+
+
+def loses(times: dict[str, np.ndarray], ours: str, names: list[str], by_layer: bool = False) -> float:
+    """By how much a fixed count is slower than the best of them; a plan by layer is none."""
+    return 0.0 if by_layer else float(np.median(times[ours] / times[fastest(times, names)])) - 1
+
+
+def by_quarter(ratios: list[np.ndarray]) -> list[float]:
+    """The gain in each quarter of the rounds of all processes."""
+    quarters = zip(*(np.array_split(each, 4) for each in ratios), strict=True)
+    return [1 - float(np.median(np.concatenate(parts))) for parts in quarters]
 
 
 def settings_in_short(settings: dict[str, Any]) -> str:
@@ -182,19 +226,26 @@ def main() -> None:
         progress(
             f"{name}: {found['step_ms']:.3g} ms, {found['settings']}: predicted {found['predicted']:.1%}, verified"
             f" {found['verified']:.1%}, over the best fixed {found['over_best_fixed']:.1%}, floor {found['floor']:.1%},"
-            f" loses {found['fixed_loses']:.1%} (later {found['fixed_loses_later']:.1%}),"
+            f" loses {found['fixed_loses']:.1%} (later {found['fixed_loses_later']:.1%}, a search"
+            f" {found['search_fixed_loses']:.1%}), twins differ by {found['twins_differ']:.1%},"
             f" by quarter {', '.join(f'{gain:.0%}' for gain in found['by_quarter'])}"
         )
     advice = [each for each in models.values() if each["settings"] != "none"]
     later = [abs(each["predicted"] - each["verified"]) for each in advice]
     then = [each["verified"] if each["verified_meanwhile"] is None else each["verified_meanwhile"] for each in advice]
     errors = [abs(each["predicted"] - verified) for each, verified in zip(advice, then, strict=True)]
-    beats, not_beaten = ([won for each in models.values() for won in each[key]] for key in ("beats", "not_beaten"))
+    beats, not_beaten, search = (
+        [won for each in models.values() for won in each[key]] for key in ("beats", "not_beaten", "search_beats")
+    )
     summary = {
         "models": len(models),
         "fixed_loses_most": max(each["fixed_loses"] for each in models.values()),
         "fixed_loses_most_later": max(each["fixed_loses_later"] for each in models.values()),
+        "search_fixed_loses_most": max(each["search_fixed_loses"] for each in models.values()),
+        "twins_differ_median": float(np.median([each["twins_differ"] for each in models.values()])),
+        "twins_differ_most": max(each["twins_differ"] for each in models.values()),
         "beats": float(np.mean(beats)),
+        "search_beats": float(np.mean(search)),
         "not_beaten": float(np.mean(not_beaten)),
         "configurations": len(beats),
         "prediction_error_median": float(np.median(errors)) if errors else None,

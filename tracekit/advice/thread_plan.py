@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, in_words, is_by_layer, thread_settings
-from tracekit.analysis.exploration import REST, Exploration, Trial, explore
+from tracekit.analysis.exploration import REST, Exploration, explore
 from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExploration
 from tracekit.analysis.steps import find_steps
 from tracekit.models.guidelines import guidelines
-from tracekit.models.switching import Calls, Pool, SwitchCosts, plan_cost
-from tracekit.models.thread_plan import ThreadPlan, as_tried, plan_threads
+from tracekit.models.switching import Pool, SwitchCosts
+from tracekit.models.thread_plan import ThreadPlan, plan_threads, tried_gain
 from tracekit.record.topology import format_cpu_list
 from tracekit.record.wire import MOST_SHAPES
 from tracekit.run.reader import Run
@@ -45,17 +45,16 @@ def measured_threads(run: Run, report: Report) -> Advice:
     plan = replace(plan, fixed=whole.fixed, gain_of_fixed=whole.gain_of_fixed)
     # The one that a plan by layer must beat, even where it is not certain to be better than the current one.
     best = measured.counts[int(np.nanargmin(np.nanmedian(measured.step_ns, axis=0)))]
-    trial = _closest_trial(plan, best, measured, calls, costs)
-    wanted = replace(plan, fixed=best)
-    if trial is not None and not plan.is_by_layer():  # no layer was certain by itself; as a whole what was tried may be
-        wanted = replace(wanted, choice=trial.choice)
-    if wanted.is_by_layer():
-        found.candidate = _values(run, measured, wanted.choice)
-    untried = wanted.is_by_layer() and trial is None
-    seen = _as_tried(wanted, trial, measured, calls, costs) if trial is not None else wanted.given_up()
-    plan = seen if seen.is_by_layer() else plan.given_up()
+    tried = _best_tried(replace(plan, fixed=best), measured)
+    is_certain = tried is not None and tried.gain_over_fixed[0] > 0
+    # Where no layer is certain by itself, what was tried may be as a whole.
+    candidate = tried if tried is not None and (is_certain or not plan.is_by_layer()) else plan
+    if candidate.is_by_layer():
+        found.candidate = _values(run, measured, candidate.choice)
+    untried = _UNTRIED if plan.is_by_layer() and tried is None else ""
+    plan = tried if tried is not None and is_certain else plan.given_up()
     found.guidelines = guidelines(measured, costs)
-    return _advice(run, report, found, measured, plan, trial, _UNTRIED if untried else "")
+    return _advice(run, report, found, measured, plan, untried)
 
 
 def _advice(
@@ -64,7 +63,6 @@ def _advice(
     found: ThreadExploration,
     measured: Exploration,
     plan: ThreadPlan,
-    trial: Trial | None,
     untried: str,
 ) -> Advice:
     choice, doubt = _worthwhile(plan, measured)
@@ -72,13 +70,13 @@ def _advice(
         layer.planned = count
     values, basis = _values(run, measured, choice), _basis(measured)
     apply = [f"{report.path}/settings.toml", "--", *report.command]
-    if trial is not None and is_by_layer(values):
-        same = "these counts" if trial.choice == choice else "counts nearly like these"
-        basis += f", and {same} together in {np.count_nonzero(~np.isnan(trial.step_ns))} of them"
+    if is_by_layer(values):
+        rounds = next(each.rounds for each in measured.trials if each.choice == choice)
         settings = thread_settings(
-            values, measured.current, _gain(plan.gain), "measured" if trial.choice == choice else "model",
+            values, measured.current, _gain(plan.gain), "measured",
             f"the whole plan saves {_percent(plan.gain)} against {in_words(measured.current)} for everything, and"
-            f" {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count; {basis}", apply,
+            f" {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count; {basis}, and these counts"
+            f" together in {rounds} of them", apply,
         )  # fmt: skip
         return Advice(settings, _CONFIRM, values)
     settings = thread_settings(
@@ -91,33 +89,21 @@ def _advice(
     )
 
 
-def _closest_trial(
-    plan: ThreadPlan, best: int, measured: Exploration, calls: Calls, costs: SwitchCosts
-) -> Trial | None:
-    """Of the counts that were in force together often enough, those that the model sets nearest to a plan by layer, and
-    without one those that were tried most often."""
-    medians = np.nanmedian(measured.times, axis=0)
-
-    def cost(choice: tuple[int, ...]) -> float:
-        return plan_cost(medians, calls, costs, np.array([measured.counts.index(count) for count in choice]))
-
-    planned = cost(plan.choice)
-    beside = measured.step_ns[:, [measured.counts.index(count) for count in (measured.current, best)]].sum(axis=1)
-
-    def rounds(trial: Trial) -> int:
-        return int(np.count_nonzero(~np.isnan(trial.step_ns + beside)))
-
-    often = [trial for trial in measured.trials if rounds(trial) >= _FEWEST_TRIALS and len(set(trial.choice)) > 1]
-    if not plan.is_by_layer():
-        return max(often, key=rounds, default=None)
-    return min(often, key=lambda trial: abs(cost(trial.choice) - planned), default=None)
-
-
-def _as_tried(plan: ThreadPlan, trial: Trial, measured: Exploration, calls: Calls, costs: SwitchCosts) -> ThreadPlan:
-    tried = np.array([measured.counts.index(count) for count in trial.choice])
+def _best_tried(plan: ThreadPlan, measured: Exploration) -> ThreadPlan | None:
+    """Of the counts by layer that were in force together often enough, those that most surely gain over the plan's
+    fixed count, with their gains as they were seen."""
     now, fixed = (measured.step_ns[:, measured.counts.index(count)] for count in (measured.current, plan.fixed))
-    medians = np.nanmedian(measured.times, axis=0)
-    return as_tried(plan, medians, calls, costs, tried, trial.step_ns, (now, fixed))
+    often = [each for each in measured.trials if each.rounds >= _FEWEST_TRIALS and len(set(each.choice)) > 1]
+    seen = (
+        replace(
+            plan,
+            choice=trial.choice,
+            gain=tried_gain(trial.step_ns, now, len(often)),
+            gain_over_fixed=tried_gain(trial.step_ns, fixed, len(often)),
+        )
+        for trial in often
+    )
+    return max(seen, key=lambda each: each.gain_over_fixed[0], default=None)
 
 
 def _values(run: Run, measured: Exploration, choice: tuple[int, ...]) -> dict[str, int | str]:

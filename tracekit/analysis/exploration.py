@@ -51,6 +51,10 @@ class Trial:
     choice: tuple[int, ...]
     step_ns: NDArray[np.float64]
 
+    @property
+    def rounds(self) -> int:
+        return int(np.count_nonzero(~np.isnan(self.step_ns)))
+
 
 @dataclass(frozen=True)
 class Exploration:
@@ -292,15 +296,16 @@ def _trials(run: Run, process: int, sections: list[Section], plans: list[str], s
         "SELECT name, direction, step AS threads, depth AS plan FROM spans WHERE kind = 'planned' AND process = ?",
         [process],
     )
-    found = []
+    found: dict[tuple[int, ...], NDArray[np.float64]] = {}
     for at, name in enumerate(plans):
         plan = rows[rows["plan"] == int(name.partition(" ")[2])]
         counts = {(row.name, row.direction): int(row.threads) for row in plan.itertuples(index=False)}
         common = counts.get(("", ""))
         if common is not None:
             choice = tuple(counts.get((section.name, section.direction), common) for section in sections)
-            found.append(Trial(choice, step_ns[:, at]))
-    return found
+            before = found.get(choice, np.full(len(step_ns), np.nan))  # one plan may come up twice
+            found[choice] = np.where(np.isnan(step_ns[:, at]), before, step_ns[:, at])
+    return [Trial(*each) for each in found.items()]
 
 
 def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, float]:

@@ -120,42 +120,21 @@ def plan_threads(times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current
     )
 
 
-def as_tried(
-    plan: ThreadPlan,
-    medians: Matrix,
-    calls: Calls,
-    costs: SwitchCosts,
-    tried: Choice,
-    tried_ns: Matrix,
-    old: tuple[Matrix, Matrix],
-    seed: int = 0,
-) -> ThreadPlan:
-    """The plan with its gains as they were seen when counts like its own were in force together.
+def tried_gain(tried_ns: Matrix, old_ns: Matrix, tests: int = 1, seed: int = 0) -> Gain:
+    """What counts that were in force together save of the time with others, by units of measurement that had both.
 
     The model adds up what sections take among their like. In a plan one may take longer: the threads that the section
-    before it has used wait for work on their CPUs. `medians` [L, N] ns; `tried` [L], indices of the counts that were in
-    force together; what steps took with them, `tried_ns` [B], and in the same units with the current and with the best
-    fixed count, `old` [B] each. What the plan differs from what was tried is known by the model alone, and makes the
-    intervals wider by as much. A plan that gains nothing certain over the best fixed count is given up.
+    before it has used wait for work on their CPUs. `tried_ns` [B] is what steps took with the plan, `old_ns` [B] with
+    the others in the same units, NaN where a unit has none. The interval is that of `tests` plans together
+    (Bonferroni); of fewer than two units it has no ends.
     """
-    choice = np.array([costs.counts.index(count) for count in plan.choice])
-    rng = np.random.default_rng(seed)
-    planned, seen = (plan_cost(medians, calls, costs, each) for each in (choice, tried))
-
-    def gain(before: Matrix) -> Gain:
-        ratios = 1 - tried_ns / before
-        ratios = ratios[~np.isnan(ratios)]
-        units = independent(ratios)
-        half = _half_width(np.median(ratios[_picks(rng, units, _RESAMPLES)], axis=1), units, _LEVEL)
-        expected = float(np.median(ratios))
-        untried = (1 - expected) * (1 - planned / seen)
-        return _around(expected + untried, half + abs(untried))
-
-    now, fixed = old
-    over_fixed = gain(fixed)
-    if over_fixed[0] <= 0:
-        return plan.given_up()
-    return replace(plan, gain=gain(now), gain_over_fixed=over_fixed)
+    ratios = 1 - tried_ns / old_ns
+    ratios = ratios[~np.isnan(ratios)]
+    if len(ratios) < 2:
+        return -math.inf, 0.0, 1.0
+    units = independent(ratios)
+    draws = np.median(ratios[_picks(np.random.default_rng(seed), units, _RESAMPLES)], axis=1)
+    return _around(float(np.median(ratios)), _half_width(draws, units, _LEVEL, tests))
 
 
 @dataclass(frozen=True)
