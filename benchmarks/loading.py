@@ -10,7 +10,8 @@ predict the time per batch over the grid and recommend settings. Where a value w
 readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
 those of the run take turns in another process: the best of many in the same rounds is the luckiest. `split_errors`
 compare the shares of storage and of computing in the waiting with those of three runs: as it is, with instant storage,
-with instant samples. `recording` is how much longer than the same settings unrecorded the recorded process took.
+with instant samples. `recording` is how much longer the recorded process took than one that takes turns with it in all
+the same way, unrecorded.
 Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,40 +139,45 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
         words = [*sorted(GRID | {now}), f"{now}:cached", f"{now}:synthetic"]
         recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
-        recorded, times = around(recording, [*program, str(rounds), "--grid", ",".join(words)], rounds)
+        plain, truth = [*program, str(2 * rounds)], [*program, str(rounds), "--grid", ",".join(words)]
+        recorded, unrecorded, times = around((recording, plain), truth, rounds)
         told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
         probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
-        three_runs = [rounds_ms[now], *(rounds_ms.pop(word) for word in words[-2:])]
+        waits_ms = [times[word][:, 1] * 1e3 for word in (now, *words[-2:])]
+        for word in words[-2:]:
+            del rounds_ms[word]
         best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
         finals = ",".join({now, best, told.chosen, probed.chosen})
         final = by_cell(_output([*program, str(rounds), "--grid", finals]).splitlines())
-    waits_ms = times[now][:, 1] * 1e3
     return {
         "name": name,
         "now": now,
         "best": best,
         "one_run": told.against(rounds_ms, now) | told.chosen_against(final, now, best),
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
-        "recording": float(np.median(next(iter(recorded.values()))[:, 0]) / np.median(times[now][:, 0]) - 1),
+        "recording": float(np.median(recorded[now][:, 0] / unrecorded[now][:, 0]) - 1),
         "split": told.loader["split"],
-        "split_errors": split_errors(told.loader["split"], three_runs, waits_ms),
+        "split_errors": split_errors(told.loader["split"], waits_ms, rounds_ms[now]),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
 
 
-def around(first: list[str], second: list[str], rounds: int) -> tuple[dict[str, Times], dict[str, Times]]:
-    """What two commands have found in their rounds, the first one before and after each round of the second one."""
-    lines: tuple[list[str], list[str]] = [], []
-    with _waiting(first) as one, _waiting(second) as other:
+def around(outer: tuple[list[str], ...], inner: list[str], rounds: int) -> list[dict[str, Times]]:
+    """What some commands have found in their rounds, the outer ones before and after each round of the inner one."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_waiting(command)) for command in (*outer, inner)]
+        found: list[list[str]] = [[] for _ in processes]
+        order = list(range(len(processes)))
         for _ in range(rounds):
-            for process, found in ((one, lines[0]), (other, lines[1]), (one, lines[0])):
+            for at in order + order[-2::-1]:
+                process = processes[at]
                 assert process.stdin and process.stdout
                 process.stdin.write("\n")
                 process.stdin.flush()
-                found.append(process.stdout.readline())
-    return by_cell(lines[0]), by_cell(lines[1])
+                found[at].append(process.stdout.readline())
+    return [by_cell(lines) for lines in found]
 
 
 def _waiting(command: list[str]) -> "subprocess.Popen[str]":
@@ -193,16 +199,16 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
 
 
-def split_errors(split: dict[str, float], runs_ms: list[Times], waits_ms: Times) -> dict[str, float]:
-    """By how much the shares of storage and computing differ from those of three runs: as it is, with instant storage,
-    with instant samples; and `unsure`, by how much the latter differ between two halves of the rounds. Empty where the
-    program hardly waits."""
-    if not split or np.median(waits_ms) < STALLED * np.median(runs_ms[0]):
+def split_errors(split: dict[str, float], waits_ms: list[Times], whole_ms: Times) -> dict[str, float]:
+    """By how much the shares of storage and computing differ from what the waiting of three runs tells: as it is, with
+    instant storage, with instant samples; and `unsure`, by how much the latter differ between two halves of the rounds.
+    Empty where the program hardly waits."""
+    if not split or np.median(waits_ms[0]) < STALLED * np.median(whole_ms):
         return {}
 
     def shares(rounds: slice) -> Times:
-        as_it_is, cached, synthetic = (np.median(each[rounds]) for each in runs_ms)
-        return np.array([as_it_is - cached, cached - synthetic]) / np.median(waits_ms[rounds])
+        as_it_is, cached, synthetic = (np.median(each[rounds]) for each in waits_ms)
+        return np.array([as_it_is - cached, cached - synthetic]) / as_it_is
 
     storage, computing = np.array([split["storage"], split["cpu"]]) - shares(slice(None))
     unsure = np.abs(shares(slice(0, None, 2)) - shares(slice(1, None, 2))).max() / 2
@@ -254,8 +260,9 @@ def main() -> None:
                 f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
-    total = {"workloads": len(found)} | {told: summary(found, told) for told in ("one_run", "probed")}
+    total: dict[str, Any] = {"workloads": len(found)} | {told: summary(found, told) for told in ("one_run", "probed")}
     total["split_errors"] = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
+    total["recording_median"] = float(np.median([each["recording"] for each in found]))
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 
