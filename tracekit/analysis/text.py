@@ -245,7 +245,7 @@ def _advice(report: Report) -> Lines:
 def _change(setting: Setting) -> str:
     plan = setting.recommended
     if not isinstance(plan, dict):
-        return f"{plan} instead of {'?' if setting.current is None else setting.current}"
+        return f"{plan}, not set before" if setting.current is None else f"{plan} instead of {setting.current}"
     shown = [f"{shortened(layer, _NAME)} = {count}" for layer, count in list(plan.items())[:_ROWS]]
     return ", ".join(shown) + (f" and {len(plan) - _ROWS} more" if len(plan) > _ROWS else "")
 
