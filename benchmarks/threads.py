@@ -9,8 +9,9 @@ nothing set (twice: the noise floor), every fixed count, the recommendation, its
 everywhere) and plans drawn at random: the truth of a later minute.
 
 There are two of each because processes that run the same program differ: `twins_differ` is by how much in what a count
-gains. What the best of an exhaustive search in the one loses, or beats, in the other (`search_...`) is what no advice
-from one run can be expected to do better than.
+gains, at most, and `between_processes` the standard deviation of that, less what is an error of measurement. What the
+best of an exhaustive search in the one loses, or beats, in the other (`search_...`) is what no advice from one run can
+be expected to do better than.
 
 The truth may change: `by_quarter` is what the recommendation, or else the best fixed count, gained in each quarter of
 the blocks, `by_quarter_meanwhile` what the fixed count gained in each quarter of the exploration's minute, and
@@ -48,6 +49,7 @@ Twins = list[dict[str, np.ndarray]]  # the step times of each condition, ns, by 
 TURN_S = 1.0
 PROGRAM = [sys.executable, str(Path(__file__).parent / "_thread_models.py")]
 RANDOM_PLANS = 6
+RESAMPLES = 1000
 # Records a command under a switchback, which no command line offers: conditions are read from the first argument.
 RECORDER = """
 import json, sys
@@ -142,6 +144,12 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     counted = advised_name if settings else best
     now = [twin[counted] / twin[current] for twin in meanwhile]
     gained = 1 - float(np.median(np.concatenate(now)))
+    differences = [
+        difference(one[each] / one[current], other[each] / other[current])
+        for one, other in (meanwhile, twins)
+        for each in names
+        if each != current
+    ]
     searched = [name for name in times if name not in ("again", "recommended", "control")]
     return {
         "step_ms": float(np.median(base)) / 1e6,
@@ -155,11 +163,8 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         "by_quarter": by_quarter([twin["recommended" if settings else best] / twin["baseline"] for twin in twins]),
         "by_quarter_meanwhile": by_quarter(now),
         "truth_moved": abs(1 - gained - float(np.median(times[counted] / times[current]))),
-        "twins_differ": max(
-            abs(float(np.median(one[each] / one[current]) - np.median(other[each] / other[current])))
-            for one, other in (meanwhile, twins)
-            for each in names
-        ),
+        "twins_differ": max(abs(apart) for apart, _ in differences),
+        "between_processes_squared": float(np.mean([apart**2 - error**2 for apart, error in differences]) / 2),
         "over_best_fixed": 1 - float(np.median(times[ours] / times[best])),
         "fixed_loses": loses(pooled(meanwhile), advised_name, names, by_layer),
         "fixed_loses_later": loses(times, ours, names, by_layer),
@@ -187,6 +192,13 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
 
 def pooled(twins: Twins) -> dict[str, np.ndarray]:
     return {name: np.concatenate([twin[name] for twin in twins]) for name in twins[0]}
+
+
+def difference(ratios: np.ndarray, others: np.ndarray) -> tuple[float, float]:
+    """Of their medians, and its standard error."""
+    rng = np.random.default_rng(0)
+    errors = [np.median(rng.choice(each, (RESAMPLES, len(each))), axis=1).std() for each in (ratios, others)]
+    return float(np.median(ratios) - np.median(others)), float(np.hypot(*errors))
 
 
 def in_both_orders(twins: Twins) -> list[Twins]:
@@ -244,6 +256,9 @@ def main() -> None:
         "search_fixed_loses_most": max(each["search_fixed_loses"] for each in models.values()),
         "twins_differ_median": float(np.median([each["twins_differ"] for each in models.values()])),
         "twins_differ_most": max(each["twins_differ"] for each in models.values()),
+        "between_processes": float(
+            np.sqrt(max(np.mean([each["between_processes_squared"] for each in models.values()]), 0.0))
+        ),
         "beats": float(np.mean(beats)),
         "search_beats": float(np.mean(search)),
         "not_beaten": float(np.mean(not_beaten)),

@@ -19,6 +19,9 @@ _STEP_NS_TO_MS = 1e6
 # Applying a plan may itself take 1 % of a step (`benchmarks/threads.py`: the control), and fresh processes differ by as
 # much: what saves less can neither be told from it nor be verified.
 _LEAST_GAIN = 0.01
+# Processes that run the same program differ in what a count gains, by where their data happens to lie: the standard
+# deviation (`benchmarks/threads.py`: `between_processes`). What is advised is for processes to come.
+BETWEEN_PROCESSES = 0.015
 # Fewer tell no interval.
 _FEWEST_TRIALS = 3
 _CONFIRM = "Confirm it: tracekit verify, with the same run and command."
@@ -39,9 +42,9 @@ def measured_threads(run: Run, report: Report) -> Advice:
     assert measured is not None  # the report has it from the same run
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
-    plan = plan_threads(measured.times, calls, costs, measured.current)
+    plan = plan_threads(measured.times, calls, costs, measured.current, between=BETWEEN_PROCESSES)
     # One count for everything is judged by whole plain steps: sections are recorded, and each has an error of its own.
-    whole = plan_threads(measured.step_ns[:, None], np.ones(1), costs, measured.current)
+    whole = plan_threads(measured.step_ns[:, None], np.ones(1), costs, measured.current, between=BETWEEN_PROCESSES)
     plan = replace(plan, fixed=whole.fixed, gain_of_fixed=whole.gain_of_fixed)
     # The one that a plan by layer must beat, even where it is not certain to be better than the current one.
     best = measured.counts[int(np.nanargmin(np.nanmedian(measured.step_ns, axis=0)))]
@@ -98,8 +101,8 @@ def _best_tried(plan: ThreadPlan, measured: Exploration) -> ThreadPlan | None:
         replace(
             plan,
             choice=trial.choice,
-            gain=tried_gain(trial.step_ns, now, len(often)),
-            gain_over_fixed=tried_gain(trial.step_ns, fixed, len(often)),
+            gain=tried_gain(trial.step_ns, now, len(often), between=BETWEEN_PROCESSES),
+            gain_over_fixed=tried_gain(trial.step_ns, fixed, len(often), between=BETWEEN_PROCESSES),
         )
         for trial in often
     )
