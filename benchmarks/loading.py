@@ -1,6 +1,6 @@
 """Whether what is predicted of loaders from one run is right: against every number of workers and batches ahead.
 
-    python benchmarks/loading.py [--json] [--rounds 4] [--only NAME]
+    python benchmarks/loading.py [--json] [--rounds 3] [--only NAME]
 
 Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
 settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
@@ -140,7 +140,8 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         words = [*sorted(GRID | {now}), f"{now}:cached", f"{now}:synthetic"]
         recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
         plain, truth = [*program, str(2 * rounds)], [*program, str(rounds), "--grid", ",".join(words)]
-        recorded, unrecorded, times = around((recording, plain), truth, rounds)
+        *alike, times = around((recording, plain), truth, rounds)
+        recorded, unrecorded = (next(iter(found.values()))[:, 0] for found in alike)
         told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
         probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
@@ -156,7 +157,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         "best": best,
         "one_run": told.against(rounds_ms, now) | told.chosen_against(final, now, best),
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
-        "recording": float(np.median(recorded[now][:, 0] / unrecorded[now][:, 0]) - 1),
+        "recording": float(np.median(recorded / unrecorded) - 1),
         "split": told.loader["split"],
         "split_errors": split_errors(told.loader["split"], waits_ms, rounds_ms[now]),
         "recorded_ms": told.loader["batch_ms"],
@@ -242,7 +243,7 @@ def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=list(WORKLOADS))
     options = parser.parse_args()
     if options.rounds < 2:
