@@ -25,10 +25,7 @@ BETWEEN_PROCESSES = 0.015
 # Fewer tell no interval.
 _FEWEST_TRIALS = 3
 _CONFIRM = "Confirm it: tracekit verify, with the same run and command."
-_UNTRIED = (
-    "counts by layer seemed to be faster, but were not tried together often enough; let it run more steps, or put them"
-    " to the test: tracekit study threads"
-)
+_TO_THE_TEST = "let it run more steps, or put them to the test: tracekit study threads"
 
 
 def measured_threads(run: Run, report: Report) -> Advice:
@@ -42,7 +39,7 @@ def measured_threads(run: Run, report: Report) -> Advice:
     assert measured is not None  # the report has it from the same run
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
-    plan = plan_threads(measured.times, calls, costs, measured.current, between=BETWEEN_PROCESSES)
+    plan = plan_threads(measured.times, calls, costs, measured.current)
     # One count for everything is judged by whole plain steps: sections are recorded, and each has an error of its own.
     whole = plan_threads(measured.step_ns[:, None], np.ones(1), costs, measured.current, between=BETWEEN_PROCESSES)
     plan = replace(plan, fixed=whole.fixed, gain_of_fixed=whole.gain_of_fixed)
@@ -54,10 +51,10 @@ def measured_threads(run: Run, report: Report) -> Advice:
     candidate = tried if tried is not None and (is_certain or not plan.is_by_layer()) else plan
     if candidate.is_by_layer():
         found.candidate = _values(run, measured, candidate.choice)
-    untried = _UNTRIED if plan.is_by_layer() and tried is None else ""
+    unsure = "" if is_certain else _unsure(plan, tried)
     plan = tried if tried is not None and is_certain else plan.given_up()
     found.guidelines = guidelines(measured, costs)
-    return _advice(run, report, found, measured, plan, untried)
+    return _advice(run, report, found, measured, plan, unsure)
 
 
 def _advice(
@@ -66,7 +63,7 @@ def _advice(
     found: ThreadExploration,
     measured: Exploration,
     plan: ThreadPlan,
-    untried: str,
+    unsure: str,
 ) -> Advice:
     choice, doubt = _worthwhile(plan, measured)
     for layer, count in zip(found.layers, choice, strict=True):
@@ -87,9 +84,7 @@ def _advice(
     )
     if settings:
         return Advice(settings, _CONFIRM)
-    return Advice(
-        [], f"No other thread count is recommended: {doubt or untried or _why_none(measured, plan)}; {basis}."
-    )
+    return Advice([], f"No other thread count is recommended: {doubt or unsure or _why_none(measured, plan)}; {basis}.")
 
 
 def _best_tried(plan: ThreadPlan, measured: Exploration) -> ThreadPlan | None:
@@ -107,6 +102,17 @@ def _best_tried(plan: ThreadPlan, measured: Exploration) -> ThreadPlan | None:
         for trial in often
     )
     return max(seen, key=lambda each: each.gain_over_fixed[0], default=None)
+
+
+def _unsure(plan: ThreadPlan, tried: ThreadPlan | None) -> str:
+    """Why counts by layer that seem to be faster are not advised; "" where none seem to be."""
+    if tried is None:
+        untried = "counts by layer seemed to be faster, but were not tried together often enough"
+        return f"{untried}; {_TO_THE_TEST}" if plan.is_by_layer() else ""
+    if tried.gain_over_fixed[1] < _LEAST_GAIN:
+        return ""
+    saved = f"counts by layer that were tried together saved {_percent(tried.gain_over_fixed)} against {tried.fixed}"
+    return f"{saved}, the best one count: no gain is certain; {_TO_THE_TEST}"
 
 
 def _values(run: Run, measured: Exploration, choice: tuple[int, ...]) -> dict[str, int | str]:
