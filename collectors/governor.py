@@ -27,11 +27,10 @@ _REMEMBERED = 16
 # is, unless steps in detail are as cheap as others and short: to settle takes 20 us, 1 % of so short a step.
 _SETTLED_SELDOM_BELOW_NS = 2_000_000
 _SETTLED_EVERY_NS = 1_000_000_000
-# The records of short steps are written some steps at a time: a write takes 10 to 15 us in cold caches, so it is 0.1 %
-# and more of steps below this. What a killed process has not written is at most this share of its steps.
+# The records of short steps are written for so long at a time: a write takes 10 to 15 us in cold caches, so it is 0.1 %
+# and more of steps below this. What a killed process has not written is at most this share of its steps, too.
 _SHORT_STEP_NS = 20_000_000
 _MAY_BE_LOST = 0.005
-_MOST_STEPS_PER_WRITE = 4
 # More than the caches of a core hold, those of page addresses included.
 _CACHES_BYTES = 8 << 20
 _COLD_ROUNDS = 5
@@ -110,7 +109,8 @@ class Governor:
             stretch = self._space_calls(stretch)
         self._settle_at = self.steps + stretch
         if self.typical_step_ns < _SHORT_STEP_NS:
-            self.steps_per_write = max(1, min(int(self.steps * _MAY_BE_LOST), _MOST_STEPS_PER_WRITE))
+            together = -(-_SHORT_STEP_NS // max(self.typical_step_ns, 1))
+            self.steps_per_write = max(1, min(int(self.steps * _MAY_BE_LOST), together))
         else:
             self.steps_per_write = 1
         self._began, self._began_at_step, self._spent_before = now, self.steps, self.spent_ns
