@@ -186,7 +186,8 @@ class Layers:
         are_needed = source != OPTIMIZER or self._agent.session.get("explore") is not None or not self._can_leave_out
         governor.calls_ns, cost = 0, calls * self._bypass.hot
         if not are_needed:
-            governor.calls_ns = self._outermost_in_step * governor.note_ns + calls * self._bypass.cold - self._pass.cold
+            beyond = max(calls * self._bypass.cold - self._pass.cold, 0)  # one that is below 0 was measured badly
+            governor.calls_ns = self._outermost_in_step * governor.note_ns + beyond
             cost = self._pass.hot
         # Where these calls are all that tells the steps apart, they go on being noticed.
         if source < CALL and cost > governor.budget * typical:
