@@ -180,14 +180,14 @@ def test_a_plan_that_saves_nothing_as_a_whole_is_not_advised(tmp_path: Path) -> 
     assert settings == {}
 
 
-def test_a_plan_that_saves_less_than_processes_differ_is_not_advised(tmp_path: Path) -> None:
-    """GIVEN a plan that surely saves 2.3 % in this process THEN another one may lose by it, and that is said."""
-    path = explored(tmp_path / "run", NARROW_AND_WIDE, plans=[{"narrow": 1}], beside=0.85, rounds=20, noise=0.001)
+def test_a_plan_that_may_save_nothing_is_not_advised_and_that_is_said(tmp_path: Path) -> None:
+    """GIVEN a plan that saves some percent in rounds that differ by 15 % THEN only a study puts it to the test."""
+    path = explored(tmp_path / "run", NARROW_AND_WIDE, plans=[{"narrow": 1}], beside=0.4, noise=0.15)
     settings, report = advised(path)
     assert settings == {}
-    assert "counts by layer that were tried together saved 2.3%" in report.advice
+    assert "counts by layer that were tried together saved" in report.advice
     assert "no gain is certain; let it run more steps, or put them to the test" in report.advice
-    assert report.exploration is not None and report.exploration.candidate  # what a study puts to the test
+    assert report.exploration is not None and report.exploration.candidate
 
 
 def test_what_was_tried_is_advised_though_no_layer_is_certain_by_itself(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_was_tried_is_advised_though_no_layer_is_certain_by_itself(tmp_path
     settings, report = advised(explored(tmp_path / "run", times, plans=[{"narrow": 1}], beside=-0.4))
     assert settings["threads.layers.narrow"] == 1
     gain = report.settings[0].gain
-    assert gain.low <= 0.4 / 8.5 <= gain.high and gain.low > 0
+    assert 0 < gain.low <= 0.4 / 8.5 <= gain.high
 
 
 def test_of_the_plans_that_were_tried_the_one_that_most_surely_gains_is_advised(tmp_path: Path) -> None:

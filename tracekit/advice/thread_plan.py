@@ -10,7 +10,7 @@ from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExplorat
 from tracekit.analysis.steps import find_steps
 from tracekit.models.guidelines import guidelines
 from tracekit.models.switching import Pool, SwitchCosts
-from tracekit.models.thread_plan import ThreadPlan, plan_threads, tried_gain
+from tracekit.models.thread_plan import ThreadPlan, in_other_processes, plan_threads, tried_gain
 from tracekit.record.topology import format_cpu_list
 from tracekit.record.wire import MOST_SHAPES
 from tracekit.run.reader import Run
@@ -20,7 +20,8 @@ _STEP_NS_TO_MS = 1e6
 # much: what saves less can neither be told from it nor be verified.
 _LEAST_GAIN = 0.01
 # Processes that run the same program differ in what a count gains, by where their data happens to lie: the standard
-# deviation (`benchmarks/threads.py`: `between_processes`). What is advised is for processes to come.
+# deviation (`benchmarks/threads.py`: `between_processes`). What is told is for processes to come; whether a gain is
+# certain is decided in the one that was seen, which knows no better.
 BETWEEN_PROCESSES = 0.015
 # Fewer tell no interval.
 _FEWEST_TRIALS = 3
@@ -41,7 +42,7 @@ def measured_threads(run: Run, report: Report) -> Advice:
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)
     plan = plan_threads(measured.times, calls, costs, measured.current)
     # One count for everything is judged by whole plain steps: sections are recorded, and each has an error of its own.
-    whole = plan_threads(measured.step_ns[:, None], np.ones(1), costs, measured.current, between=BETWEEN_PROCESSES)
+    whole = plan_threads(measured.step_ns[:, None], np.ones(1), costs, measured.current)
     plan = replace(plan, fixed=whole.fixed, gain_of_fixed=whole.gain_of_fixed)
     # The one that a plan by layer must beat, even where it is not certain to be better than the current one.
     best = measured.counts[int(np.nanargmin(np.nanmedian(measured.step_ns, axis=0)))]
@@ -96,8 +97,8 @@ def _best_tried(plan: ThreadPlan, measured: Exploration) -> ThreadPlan | None:
         replace(
             plan,
             choice=trial.choice,
-            gain=tried_gain(trial.step_ns, now, len(often), between=BETWEEN_PROCESSES),
-            gain_over_fixed=tried_gain(trial.step_ns, fixed, len(often), between=BETWEEN_PROCESSES),
+            gain=tried_gain(trial.step_ns, now, len(often)),
+            gain_over_fixed=tried_gain(trial.step_ns, fixed, len(often)),
         )
         for trial in often
     )
@@ -193,9 +194,9 @@ def _why_none(measured: Exploration, plan: ThreadPlan) -> str:
 
 
 def _percent(gain: tuple[float, float, float]) -> str:
-    low, expected, high = gain
+    low, expected, high = in_other_processes(gain, BETWEEN_PROCESSES)
     return f"{expected:.1%} ({low:.1%} to {high:.1%})"
 
 
 def _gain(gain: tuple[float, float, float]) -> Gain:
-    return Gain(*(float(value) for value in gain))
+    return Gain(*(float(value) for value in in_other_processes(gain, BETWEEN_PROCESSES)))

@@ -77,14 +77,11 @@ def simplified(
     return _simplified(measured, choice, fixed, measured.picks(np.random.default_rng(seed), _RESAMPLES), level)
 
 
-def plan_threads(
-    times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current: int, seed: int = 0, between: float = 0.0
-) -> ThreadPlan:
+def plan_threads(times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current: int, seed: int = 0) -> ThreadPlan:
     """The plan that the measurements support, and what it saves; the current count where no other is surely better.
 
     `times_blocks` [B, L, N] ns, NaN where missing; `current` is one of the counts. What is chosen and judged by the
-    same units seems better than it is: from six units on, gains are less by an estimate of that (`_optimism`). The
-    units are of one process: by `between`, a standard deviation, gains differ from one process to the next. Raises
+    same units seems better than it is: from six units on, gains are less by an estimate of that (`_optimism`). Raises
     ValueError for fewer than two units, and if the current count was not measured in all sections.
     """
     measured = _measured(times_blocks, calls, costs)
@@ -101,7 +98,7 @@ def plan_threads(
             return _NONE
         units = independent(measured.totals(new) / measured.totals(old))
         half = _half_width(1 - measured.draws(new, picks) / measured.draws(old, picks), units, _LEVEL)
-        return _around(float(measured.gain(new, old) - optimism), half, between)
+        return _around(float(measured.gain(new, old) - optimism), half)
 
     of_fixed = gain(fixed, now, optimism[0])
     if of_fixed[0] <= 0:
@@ -123,13 +120,13 @@ def plan_threads(
     )
 
 
-def tried_gain(tried_ns: Matrix, old_ns: Matrix, tests: int = 1, seed: int = 0, between: float = 0.0) -> Gain:
+def tried_gain(tried_ns: Matrix, old_ns: Matrix, tests: int = 1, seed: int = 0) -> Gain:
     """What counts that were in force together save of the time with others, by units of measurement that had both.
 
     The model adds up what sections take among their like. In a plan one may take longer: the threads that the section
     before it has used wait for work on their CPUs. `tried_ns` [B] is what steps took with the plan, `old_ns` [B] with
     the others in the same units, NaN where a unit has none. The interval is that of `tests` plans together
-    (Bonferroni), `between` as in `plan_threads`; of fewer than two units it has no ends.
+    (Bonferroni); of fewer than two units it has no ends.
     """
     ratios = 1 - tried_ns / old_ns
     ratios = ratios[~np.isnan(ratios)]
@@ -137,7 +134,7 @@ def tried_gain(tried_ns: Matrix, old_ns: Matrix, tests: int = 1, seed: int = 0, 
         return -math.inf, 0.0, 1.0
     units = independent(ratios)
     draws = np.median(ratios[_picks(np.random.default_rng(seed), units, _RESAMPLES)], axis=1)
-    return _around(float(np.median(ratios)), _half_width(draws, units, _LEVEL, tests), between)
+    return _around(float(np.median(ratios)), _half_width(draws, units, _LEVEL, tests))
 
 
 @dataclass(frozen=True)
@@ -230,9 +227,14 @@ def _picks(rng: np.random.Generator, units: tuple[int, float], resamples: int) -
     return np.asarray((starts + np.arange(length)) % number).reshape(resamples, -1)[:, :number]
 
 
-def _around(expected: float, half: float, between: float) -> Gain:
-    """The interval of a gain in another process, from its half in this one; there is no gain above 1."""
-    half = math.hypot(half, between * ndtri((1 + _LEVEL) / 2))
+def in_other_processes(gain: Gain, between: float) -> Gain:
+    """The interval of a gain in a process to come, where processes differ by `between`, a standard deviation."""
+    low, expected, _ = gain
+    return _around(expected, math.hypot(expected - low, between * float(ndtri((1 + _LEVEL) / 2))))
+
+
+def _around(expected: float, half: float) -> Gain:
+    """The interval of a gain, of which there is none above 1."""
     return expected - half, expected, min(expected + half, 1.0)
 
 
