@@ -8,7 +8,8 @@ is asked for its length that would not have been: the copies learn what the prog
 import copy
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -27,10 +28,13 @@ class AccessOrder:
 
     Two copies of the sampler run ahead. One is made when an epoch begins: what it gets right was known then. The other
     one was made when the first epoch began and goes on by itself: what it gets right was known for the whole run.
+
+    `window_is_open` tells whether the profiler that runs is a window of ours.
     """
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, facts: dict[str, Any], window_is_open: Callable[[], bool]) -> None:
         self._facts = facts
+        self._window_is_open = window_is_open
         self._twin: _Twin | None = None  # the one that goes on; None once it was wrong
         self._epochs = 0
         self._last: Epoch | None = None
@@ -56,17 +60,18 @@ class AccessOrder:
         if iterator._dataset_kind == _ITERABLE:
             raise TypeError("an iterable data set has an order of its own")
         self._epochs += 1
-        if _is_watched():
-            if "predictability" in self._facts:
-                self.is_not_foreseen()
-            return
-        sampler = iterator._index_sampler
-        twin = _Twin(sampler)
-        if self._epochs == 1:
-            self._twin = None if twin.draws_from_default else _Twin(sampler)
-        elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):
-            self._twin = None
-        epoch.twin, epoch.length = twin, _Length(sampler, iterator._sampler_iter)
+        with self.unseen() as is_unseen:
+            if not is_unseen:
+                if "predictability" in self._facts:
+                    self.is_not_foreseen()
+                return
+            sampler = iterator._index_sampler
+            twin = _Twin(sampler)
+            if self._epochs == 1:
+                self._twin = None if twin.draws_from_default else _Twin(sampler)
+            elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):
+                self._twin = None
+            epoch.twin, epoch.length = twin, _Length(sampler, iterator._sampler_iter)
 
     def _goes_on(self, foreseen: "_Twin", now: "_Twin", iterator: Any, generator: Any) -> bool:
         """Bring the copy that goes on to where the next epoch begins; False where that is not known."""
@@ -80,14 +85,31 @@ class AccessOrder:
     def run_ahead(self, epoch: "Epoch", twin: "_Twin", length: int) -> None:
         """The program's sampler has begun, told that there are so many samples: so do the copies."""
         try:
-            epoch.known = twin.begin(length)
-            if self._twin is not None:
-                epoch.foreseen = self._twin.begin(length)
+            with self.unseen():
+                epoch.known = twin.begin(length)
+                if self._twin is not None:
+                    epoch.foreseen = self._twin.begin(length)
         except Exception:  # too many samples
             self.is_not_known()
             return
         shown = self._epochs > 1 or twin.is_the_same_each_time
         self._facts["predictability"] = RUN if self._twin is not None and shown else EPOCH
+
+    @contextmanager
+    def unseen(self) -> Iterator[bool]:
+        """A block for operations of the copies, which a window of ours does not record. False: somebody else would see
+        them, a profiler or a mode of the program's."""
+        import torch
+
+        is_profiled = torch._C._autograd._profiler_enabled()
+        if is_profiled and self._window_is_open():
+            torch._C._autograd._enable_record_function(False)
+            try:
+                yield not _modes()
+            finally:
+                torch._C._autograd._enable_record_function(True)
+        else:
+            yield not is_profiled and not _modes()
 
     def count(self, batches: list[Any], predicted: bool) -> None:
         indices = sum(len(batch) if type(batch) is list else batch is not None for batch in batches)
@@ -133,16 +155,19 @@ class Epoch:
         return index is None or len(self._issued) >= _AT_ONCE
 
     def settle(self) -> None:
-        """Compare what was given out since the last time."""
-        if self.known is not None and self._issued and _is_watched():
-            # Nobody is to see what the copies do: later, if that is not too late.
-            if len(self._issued) >= _MOST_WAITING:
+        """Compare what was given out since the last time; if somebody would see it, later, if that is not too late."""
+        if self.known is None or not self._issued:
+            return
+        with self._order.unseen() as is_unseen:
+            if is_unseen:
+                self._compare()
+            elif len(self._issued) >= _MOST_WAITING:
                 self.known = self.foreseen = None
                 self._order.is_not_foreseen()
-            return
+
+    def _compare(self) -> None:
         issued, self._issued = self._issued, []
-        if self.known is None or not issued:
-            return
+        assert self.known is not None
         if self.foreseen is not None:
             if _agreed(self.foreseen, issued) == len(issued):
                 self._foretold += len(issued)
@@ -296,9 +321,8 @@ def _draw(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def _is_watched() -> bool:
-    """Whether somebody would see the operations of our copies: a profiler, or a mode that the program is in."""
+def _modes() -> int:
+    """How many modes the program is in, which would see the operations of our copies."""
     import torch
 
-    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
-    return bool(modes) or torch._C._autograd._profiler_enabled()
+    return int(torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack())

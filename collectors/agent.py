@@ -63,6 +63,7 @@ class Agent:
         self.step_source_rank = 99
         self.on_step: list[Callable[[], None]] = []
         self.tally: Callable[[int, int, int, int], None] | None = None  # layer, direction, depth, ns of a detailed call
+        self.window_is_open: Callable[[], bool] = lambda: False  # a profiler window of ours, on this thread
         self.runs_inner_layers = False  # one by one (`split_rnn`): then nobody needs to tell them apart
 
     def install(self) -> None:

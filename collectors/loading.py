@@ -156,7 +156,8 @@ class Loading:
             began = clock()
             of: _Iteration = iterator._tracekit
             if of.loader not in self._orders:
-                self._orders[of.loader] = AccessOrder(self._agent.loaders.facts_of(of.loader))
+                facts = self._agent.loaders.facts_of(of.loader)
+                self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open)
             of.order = self._orders[of.loader].begin(iterator, of.generator)
             self._agent.governor.spent_ns += clock() - began
             return of.order

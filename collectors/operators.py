@@ -54,6 +54,7 @@ class Operators:
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
+        agent.window_is_open = self._window_is_open
         self._full = agent.session["profile"] == "full"
         if agent.session["profile"] == "off":
             explores = agent.session.get("explore") is not None
@@ -66,8 +67,12 @@ class Operators:
     def off(self) -> None:
         self._off = True
         self._patches.undo()
-        if self._window is not None and self._thread == threading.get_ident():
+        if self._window_is_open():
             self._close(save=False)
+
+    def _window_is_open(self) -> bool:
+        """Whether a window of ours is open on this thread."""
+        return self._window is not None and self._thread == threading.get_ident()
 
     def _begin(self, torch: ModuleType) -> None:
         library = os.path.join(os.path.dirname(torch.__file__ or ""), "lib", "libtorch_cpu.so")
@@ -94,7 +99,7 @@ class Operators:
         """
         if self._off:
             return False
-        if self._window is not None and self._thread != threading.get_ident():
+        if self._window is not None and not self._window_is_open():
             return True
         if self._compiling() is not None:  # inside a compiled function torch.compile would compile the profiler too
             return True
@@ -186,7 +191,7 @@ class Operators:
         return False
 
     def _end(self) -> None:
-        if self._window is not None and self._thread == threading.get_ident():
+        if self._window_is_open():
             try:
                 self._close(save=True)
             except BaseException:

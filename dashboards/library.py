@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 # Runs kept open: enough to compare a few; each holds its index, about 20 bytes per event, on disk.
 _OPEN = 4
+# What is being created as the library goes: by its index builders and by those who wait for pages, a file each.
+_IN_FLIGHT = 16
 
 
 class Once:
@@ -157,7 +159,11 @@ class Library:
             pool.shutdown(wait=False, cancel_futures=True)
         # Under another name first: an index that is still being made would put files into folders just emptied.
         leaving = self._scratch.rename(f"{self._scratch}-leaving")
-        shutil.rmtree(leaving, ignore_errors=True)
+        # Who had found the folder under its old name may still put one into it: then it is not empty.
+        for _ in range(_IN_FLIGHT):
+            shutil.rmtree(leaving, ignore_errors=True)
+            if not leaving.exists():
+                break
 
     def _paths(self) -> dict[str, Path]:
         """The runs by name, newest first. Only these can be asked for: a name in a URL is never made into a path."""
