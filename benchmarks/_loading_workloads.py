@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 
 @dataclass(frozen=True)
 class Workload:
-    """A loop over a loader. Per sample `cpu_ms` of computing and `size` bytes from the store (both by index); per batch
-    `consume_ms` of computing in the program, or of waiting for a `device`.
+    """A loop over a loader. Per sample `cpu_ms` of computing and `size` bytes from the store (both by index), and
+    `moved` bytes copied in memory; per batch `consume_ms` of computing in the program, or of waiting for a `device`.
 
     The store answers after `latency` s and sends `bandwidth` bytes per s. `workers` and `prefetch` are what the program
     has before anybody advises it.
@@ -38,6 +38,7 @@ class Workload:
     size: Callable[[int], int] = lambda index: 0
     latency: float = 0.0
     bandwidth: float = 1e9
+    moved: int = 0
     consume_ms: float = 0.0
     device: bool = False
     batch: int = 4
@@ -92,6 +93,7 @@ WORKLOADS = {
         size=whole(bimodal(5000, 400_000, 0.08)), latency=0.002, bandwidth=20e6, consume_ms=6, workers=2,
         in_order=False,
     ),
+    "memory-limited": Workload(moved=12 << 20, consume_ms=4),
     "tiny samples": Workload(batch=256, consume_ms=1),
     "tiny samples, no workers": Workload(batch=32, consume_ms=0.2, batches=200, workers=0),
     "huge samples": Workload(cpu_ms=same(4), batch=1, elements=1 << 20, consume_ms=4),
@@ -115,6 +117,11 @@ def _block(size: int) -> bytes:
     return bytes(size)
 
 
+@cache
+def _memory(size: int) -> Tensor:
+    return torch.ones(size, dtype=torch.uint8)
+
+
 class Samples(Dataset[Tensor]):
     """Samples that cost what the workload says."""
 
@@ -132,6 +139,8 @@ class Samples(Dataset[Tensor]):
         if self.workload.size(index):
             self.read(index)
         compute(self.workload.cpu_ms(index), self.unit)
+        if self.workload.moved:
+            _memory(self.workload.moved).clone()
         return torch.full((self.workload.elements,), float(index))
 
     def read(self, index: int) -> bytes:

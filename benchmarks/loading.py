@@ -8,10 +8,10 @@ the truth. `tracekit analyze` of the recorded run, and `analyze --probe` where t
 predict the time per batch over the grid and recommend settings. Where a value was told, `errors` are those of it, and
 `errors_of_gains` those of its ratio to the settings that the run had. Where only a range was told (no such number of
 readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
-those of the run take turns in another process: the best of many in the same rounds is the luckiest. `split_errors`
-compare the shares of storage and of computing in the waiting with those of three runs: as it is, with instant storage,
-with instant samples. `recording` is how much longer the recorded process took than one that takes turns with it in all
-the same way, unrecorded.
+those of the run take turns in another process: the best of many in the same rounds is the luckiest. There too it runs
+with instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the
+waiting with what these three tell. `recording` is how much longer the recorded process took than one that takes turns
+with it in all the same way, unrecorded.
 Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
@@ -137,7 +137,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     with store(workload) as url, tempfile.TemporaryDirectory() as folder:
         run = f"{folder}/run"
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
-        words = [*sorted(GRID | {now}), f"{now}:cached", f"{now}:synthetic"]
+        words, without = sorted(GRID | {now}), [f"{now}:cached", f"{now}:synthetic"]
         recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
         plain, truth = [*program, str(2 * rounds)], [*program, str(rounds), "--grid", ",".join(words)]
         *alike, times = around((recording, plain), truth, rounds)
@@ -145,12 +145,9 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
         probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
-        waits_ms = [times[word][:, 1] * 1e3 for word in (now, *words[-2:])]
-        for word in words[-2:]:
-            del rounds_ms[word]
         best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
-        finals = ",".join({now, best, told.chosen, probed.chosen})
-        final = by_cell(_output([*program, str(rounds), "--grid", finals]).splitlines())
+        finals = ",".join([*{now, best, told.chosen, probed.chosen}, *without])
+        final = by_cell(_output([*program, str(2 * rounds), "--grid", finals]).splitlines())
     return {
         "name": name,
         "now": now,
@@ -159,7 +156,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
         "recording": float(np.median(recorded / unrecorded) - 1),
         "split": told.loader["split"],
-        "split_errors": split_errors(told.loader["split"], waits_ms, rounds_ms[now]),
+        "split_errors": split_errors(told.loader["split"], [final[word] * 1e3 for word in (now, *without)]),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
@@ -200,10 +197,11 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
 
 
-def split_errors(split: dict[str, float], waits_ms: list[Times], whole_ms: Times) -> dict[str, float]:
+def split_errors(split: dict[str, float], three_ms: list[Times]) -> dict[str, float]:
     """By how much the shares of storage and computing differ from what the waiting of three runs tells: as it is, with
     instant storage, with instant samples; and `unsure`, by how much the latter differ between two halves of the rounds.
     Empty where the program hardly waits."""
+    whole_ms, waits_ms = three_ms[0][:, 0], [each[:, 1] for each in three_ms]
     if not split or np.median(waits_ms[0]) < STALLED * np.median(whole_ms):
         return {}
 

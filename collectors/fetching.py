@@ -21,8 +21,9 @@ from .spool import threads
 # time is a system call, 0.2 to 1 us and more than the rest of a sample's record. Where all the rest leaves nothing of
 # the budget, less: then batches are so short that what is recorded of some must do for all.
 _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
-# The first batches are recorded, the very first looked at, whatever it costs: a run of a few knows all of them.
-_FIRST_ROWS, _FIRST_LOOKS = 64, 4
+# The first batches are recorded, the very first looked at, whatever it costs: a run of a few knows all of them. So do
+# the first workers; of those that come after them, as with each epoch, the first batch is enough.
+_FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000
 _NEVER = 1 << 62
@@ -59,7 +60,9 @@ class Fetching:
         self._agent, self._patches = agent, patches
         self._name = agent.spool.intern("fetch")
         self._reading = Reading(agent)
+        self._forks = 0
         self._start_anew()
+        agent.before_fork.append(self._count_fork)
         agent.after_fork.append(self._start_anew)
 
     def hook_fetchers(self, module: ModuleType) -> None:
@@ -72,10 +75,14 @@ class Fetching:
     def off(self) -> None:
         self._reading.off()
 
+    def _count_fork(self) -> None:
+        self._forks += 1
+
     def _start_anew(self) -> None:
+        """At the start, and in a forked child, which has counted its own fork with its parent's."""
         self._iterations = self._written_ns = 0
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
-        self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS)
+        self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1)
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)

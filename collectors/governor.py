@@ -9,8 +9,8 @@ from time import perf_counter_ns as clock
 
 # The budget is split: half for the hooks that are always there and the detailed steps, half for profiler windows.
 _SHARE_OF_HOOKS = 0.5
-# Of the budget for detailed steps, also where the hooks that are always there have used up their half.
-_LEAST_SHARE_OF_DETAIL = 0.1
+# Of the budget for detailed steps, and for windows, also where the hooks that are always there have used up all of it.
+_LEAST_SHARE = 0.1
 # Of the budget for calls on steps without detail. They come between operations, where nothing of ours is in the caches:
 # recorded on every step they were about half of what recording cost, 50 us in a step of 2 ms and 120 us in one of 12 ms
 # (`benchmarks/overhead.py`).
@@ -124,7 +124,7 @@ class Governor:
             return 0
         always = _median(self._plain_costs) if self._plain_costs else 0
         budget = self.typical_step_ns * self.budget
-        allowed = max(budget * _SHARE_OF_HOOKS - always, budget * _LEAST_SHARE_OF_DETAIL)
+        allowed = max(budget * _SHARE_OF_HOOKS - always, budget * _LEAST_SHARE)
         if not allowed:
             return _NEVER
         spacing = max(_median(self._detail_costs) - always, 0) / allowed
@@ -148,8 +148,13 @@ class Governor:
         return stretch
 
     def next_window(self, cost_ns: float) -> int:
-        """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns."""
-        share = self.budget * (1 - _SHARE_OF_HOOKS)
+        """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns.
+
+        Their half, or less where the hooks that are always there take more than theirs.
+        """
+        hooks = _median(self._plain_costs or self._detail_costs or (0,)) / max(self.typical_step_ns, 1)
+        left = max(self.budget * (1 - _LEAST_SHARE) - hooks, self.budget * _LEAST_SHARE)
+        share = min(self.budget * (1 - _SHARE_OF_HOOKS), left)
         return self.started + int((self.profiler_ns + cost_ns) / share) if share else _NEVER
 
     def overhead(self) -> dict[str, float]:

@@ -41,10 +41,9 @@ class Operators:
         self._opened = 0
         self._opened_at_step = 0
         self._number = 0
-        self._cost_ns = 0.0  # of the last window
-        # When the next window may open. The first is always taken: a short run without any operators would explain
-        # little. It is in the estimate of what recording cost.
-        self._next = 0
+        # Of the last window. The first is always taken: a short run without any operators would explain little. It is
+        # in the estimate of what recording cost.
+        self._cost_ns = 0.0
         self._event_ns = 0.0
         self._log_level: ctypes.c_int | None = None
         self._users = 0
@@ -132,7 +131,9 @@ class Operators:
         return self._agent.governor.steps >= self._opened_at_step + _STEPS_PER_WINDOW
 
     def _may_open(self) -> bool:
-        if not self._full and (self._agent.governor.steps < _FIRST_STEP or clock() < self._next):
+        governor = self._agent.governor
+        waits = self._cost_ns and clock() < governor.next_window(self._cost_ns)
+        if not self._full and (governor.steps < _FIRST_STEP or waits):
             return False
         import torch
 
@@ -181,7 +182,6 @@ class Operators:
         cost = clock() - ended + (self._event_ns * len(window.kineto_results.events()) if self._event_ns else 0)
         self._cost_ns += cost
         agent.governor.profiler_ns += int(cost)
-        self._next = agent.governor.next_window(self._cost_ns)
 
     def _has_room(self) -> bool:
         self._waiting = [path for path in self._waiting if os.path.exists(path)]

@@ -165,6 +165,17 @@ def test_windows_stay_within_their_half(lengths: list[int]) -> None:
         assert opened
 
 
+def test_windows_take_what_hooks_leave() -> None:
+    """GIVEN hooks that take a third, or all, of the budget and that nothing can space out THEN windows take their half,
+    or a tenth of it."""
+    for always_ns, share in ((MS // 300, 0.5), (MS // 20, 0.1)):
+        with Program() as program:
+            for _ in range(200):
+                program.step(own_ns=MS, detail_ns=0, always_ns=always_ns)
+            wait = program.governor.next_window(3 * MS) - program.governor.started
+            assert wait == pytest.approx(3 * MS / (0.01 * share), rel=0.01)
+
+
 def test_no_budget_leaves_the_first_steps_and_raises_nothing() -> None:
     with Program(budget=0.0) as program:
         for _ in range(10_000):

@@ -218,6 +218,17 @@ def test_a_run_is_judged_by_all_of_its_epochs() -> None:
     assert next(each for each in found.grid if each.settings.workers == 0).expected == pytest.approx(0.003)
 
 
+@pytest.mark.parametrize("at", range(10))
+def test_an_epoch_beside_which_something_else_ran_is_not_typical(at: int) -> None:
+    """GIVEN 10 epochs, in one of which computing took three times as long THEN the others tell what to expect."""
+    computes = costs(workers=0, cpu=0.002, consume=0.001)
+    first = np.arange(BATCHES) % (BATCHES // 10) == 0
+    slowed = np.where(np.arange(BATCHES) // (BATCHES // 10) == at, 3.0, 1.0)
+    slow = {name: getattr(computes, name) * slowed for name in ("wait", "gap", "cpu", "consume")}
+    found = forecasts(replace(computes, first=first, **slow))
+    assert found.current.expected == pytest.approx(0.003)
+
+
 def test_a_long_epoch_is_judged_by_all_of_its_length() -> None:
     """GIVEN an epoch whose second half reads for twice as long THEN a batch takes what it takes on average."""
     many = 2000

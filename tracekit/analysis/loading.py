@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import Intervals, union
+from tracekit.analysis.operators import windows
 from tracekit.analysis.steps import Steps
 from tracekit.run.manifest import Loader, Memory
 from tracekit.run.reader import Run
@@ -23,6 +24,8 @@ _SEEN_SHARE = 0.05
 # A worker that is through with a batch so long before it is asked for has sent it too.
 _SENT_S = 0.005
 _FEWEST_READY = 3
+# Where profiler windows are so much of a run, what is unlike them is not typical of it.
+_MOST_UNLIKE = 0.5
 # Where the program waits for fewer of its batches than this share, these are the unusual ones.
 _SHOWS_SHARE = 0.1
 _QUICKEST = 0.1
@@ -79,8 +82,10 @@ def loader_costs(run: Run, steps: Steps) -> list[LoaderCosts]:
     if steps.main is None:
         return []
     increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
+    profiled = windows(run)
+    profiled = profiled[profiled["process"] == steps.main]
     return [
-        _costs(run, increases, steps.main, str(loader), part.sort_values("asked_ns"))
+        _costs(run, increases, profiled, steps.main, str(loader), part.sort_values("asked_ns"))
         for loader, part in made_batches(run, steps.main).groupby("loader", sort=True)
     ]
 
@@ -103,7 +108,9 @@ class Crowding:
         return cls(waited / (waited + ran) if waited + ran > 0 else 0.0, 1.0 if np.isnan(whole) else whole)
 
 
-def _costs(run: Run, increases: Increases, process: int, loader: str, batches: pd.DataFrame) -> LoaderCosts:
+def _costs(
+    run: Run, increases: Increases, profiled: pd.DataFrame, process: int, loader: str, batches: pd.DataFrame
+) -> LoaderCosts:
     asked, received = (batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "received_ns"))
     known = batches["maker"].to_numpy() >= 0
     made_for = (batches["made_ns"] - batches["made_start_ns"]).to_numpy(dtype=np.float64)
@@ -120,7 +127,7 @@ def _costs(run: Run, increases: Increases, process: int, loader: str, batches: p
     # waits for it; with the first one that it sends it does more.
     shows = (late < 0) & ~first
     send = max(float(np.median((wait + late - receive)[shows])), 0.0) if shows.mean() >= _SHOWS_SHARE else 0.0
-    cpu = cpu / _NS
+    cpu = _filled(cpu / _NS, known)
     at_once, length = _at_once(batches[known])
     cpu_info = run.manifest.cpu
     cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
@@ -132,6 +139,8 @@ def _costs(run: Run, increases: Increases, process: int, loader: str, batches: p
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
+    unlike = _around(profiled, received)
+    gap[unlike] = np.median(gap[~unlike]) if unlike.mean() < _MOST_UNLIKE else gap[unlike]
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
     consume = gap * (1 - crowding.delayed)
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
@@ -146,7 +155,7 @@ def _costs(run: Run, increases: Increases, process: int, loader: str, batches: p
         wait=wait,
         gap=gap,
         blocked=blocked,
-        cpu=_filled(cpu, known),
+        cpu=cpu,
         reading_cpu=_reading_cpu(batches),
         send=send,
         receive=receive,
@@ -166,6 +175,17 @@ def _costs(run: Run, increases: Increases, process: int, loader: str, batches: p
         known=float(known.mean()),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
     )
+
+
+def _around(profiled: pd.DataFrame, received: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """After which batches a profiler window began, was open or ended, which takes longer than a batch may."""
+    starts, ends = profiled["start_ns"], profiled["start_ns"] + profiled["duration_ns"]
+    # It begins before the program asks for a batch, and ends so: before its first operation, and after its last one.
+    first, after = np.searchsorted(received, starts, "right") - 2, np.searchsorted(received, ends, "right") + 1
+    open_more = np.zeros(len(received) + 1, dtype=np.int64)
+    np.add.at(open_more, np.clip(first, 0, len(received)), 1)
+    np.add.at(open_more, np.clip(after, 0, len(received)), -1)
+    return np.cumsum(open_more)[:-1] > 0
 
 
 def _delayed(batches: pd.DataFrame, waited: Seconds) -> Seconds:
@@ -289,8 +309,9 @@ def _most_at_once(at_once: NDArray[np.int64], length: NDArray[np.int64]) -> int:
 
 
 def _consumer_cpus(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
-    """How many CPUs the program keeps busy while it computes."""
+    """How many CPUs the program keeps busy while it computes: beside the `own_cpu` time that it takes to make batches
+    itself, s."""
     whole, computing = wait.sum() + gap.sum(), consume.sum()
     if computing <= 0:
         return 0.0
-    return float(np.clip((busy * whole - own_cpu / _NS) / computing, 0.0, cpus))
+    return float(np.clip((busy * whole - own_cpu) / computing, 0.0, cpus))

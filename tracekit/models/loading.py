@@ -15,7 +15,7 @@ from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 from tracekit.models.storage import Storage, storages
 
-# So many batches are replayed, of so many epochs, evenly spread over the run: the rest goes on as they did.
+# So many batches are replayed, of so many epochs: the rest goes on as they did.
 _MOST_BATCHES = 400
 _MOST_EPOCHS = 4
 _PREFETCH = (1, 2, 4, 8, 16)
@@ -33,7 +33,7 @@ STOP_S = 0.011
 
 # By how much the replay misses the ratio of two settings at 19 of 20 points of `benchmarks/loading.py` on 2 virtual
 # CPUs (at half of them: 0.04), where the machine wanders by some percent meanwhile. Every range is at least so wide.
-MODEL_ERROR = 0.2
+MODEL_ERROR = 0.15
 
 
 @dataclass(frozen=True)
@@ -249,15 +249,18 @@ class _Epoch:
 
 
 def _epochs(costs: LoaderCosts) -> list[_Epoch]:
-    """Of all epochs some, evenly spread; of a long one its beginning, and as many batches spread over the rest."""
+    """Those epochs, of half of them, that kept the pace which was typical: the first has the program's start in it, and
+    another one what else happened to run. Of a long one its beginning, and as many batches spread over the rest."""
     begins = np.flatnonzero(costs.first)
     ends = np.append(begins[1:], len(costs))
-    count = min(_MOST_EPOCHS, len(begins))
-    middles = np.linspace(0, len(begins) - 1, 2 * count + 1)[1::2].round().astype(np.intp)
+    pace = np.add.reduceat(costs.wait + costs.gap, begins) / (ends - begins) if len(begins) else np.zeros(0)
+    unlike = np.abs(pace - np.median(pace)) if len(pace) else pace
+    count = min(max(-(-len(begins) // 2), 2), _MOST_EPOCHS, len(begins))
+    typical = np.sort(np.argsort(unlike, kind="stable")[:count])
     most = _MOST_BATCHES // max(count, 1)
     return [
         _Epoch(begin, end - begin, _sampled(begin, end, most))
-        for begin, end in zip(begins[middles].tolist(), ends[middles].tolist(), strict=True)
+        for begin, end in zip(begins[typical].tolist(), ends[typical].tolist(), strict=True)
     ]
 
 
