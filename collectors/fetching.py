@@ -21,8 +21,8 @@ from .spool import threads
 # time is a system call, 0.2 to 1 us and more than the rest of a sample's record. Where all the rest leaves nothing of
 # the budget, less: then batches are so short that what is recorded of some must do for all.
 _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
-# The first batches are recorded, the very first looked at, whatever it costs: a run of a few knows all of them. So do
-# the first workers; of those that come after them, as with each epoch, the first batch is enough.
+# The first batches of a process are recorded, the very first looked at, whatever it costs: a run of a few knows all of
+# them. Of workers that come after the first ones, as with each epoch, one batch is looked at.
 _FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000

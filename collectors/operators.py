@@ -132,8 +132,7 @@ class Operators:
 
     def _may_open(self) -> bool:
         governor = self._agent.governor
-        waits = self._cost_ns and clock() < governor.next_window(self._cost_ns)
-        if not self._full and (governor.steps < _FIRST_STEP or waits):
+        if not self._full and (governor.steps < _FIRST_STEP or clock() < governor.next_window(self._cost_ns)):
             return False
         import torch
 

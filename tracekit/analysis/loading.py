@@ -81,12 +81,15 @@ def loader_costs(run: Run, steps: Steps) -> list[LoaderCosts]:
     """What each loader's batches cost, in the process that stands for the run; of loaders that were iterated over."""
     if steps.main is None:
         return []
+    batches = made_batches(run, steps.main)
+    if batches.empty:
+        return []
     increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     return [
         _costs(run, increases, profiled, steps.main, str(loader), part.sort_values("asked_ns"))
-        for loader, part in made_batches(run, steps.main).groupby("loader", sort=True)
+        for loader, part in batches.groupby("loader", sort=True)
     ]
 
 
@@ -140,7 +143,8 @@ def _costs(
     last = np.append(first[1:], True)
     gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
     unlike = _around(profiled, received)
-    gap[unlike] = np.median(gap[~unlike]) if unlike.mean() < _MOST_UNLIKE else gap[unlike]
+    if unlike.mean() < _MOST_UNLIKE:
+        gap[unlike] = np.median(gap[~unlike])
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
     consume = gap * (1 - crowding.delayed)
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
@@ -180,7 +184,7 @@ def _costs(
 def _around(profiled: pd.DataFrame, received: NDArray[np.int64]) -> NDArray[np.bool_]:
     """After which batches a profiler window began, was open or ended, which takes longer than a batch may."""
     starts, ends = profiled["start_ns"], profiled["start_ns"] + profiled["duration_ns"]
-    # It begins before the program asks for a batch, and ends so: before its first operation, and after its last one.
+    # It begins as the program is about to ask for a batch, before its first operation, and ends so, after its last one.
     first, after = np.searchsorted(received, starts, "right") - 2, np.searchsorted(received, ends, "right") + 1
     open_more = np.zeros(len(received) + 1, dtype=np.int64)
     np.add.at(open_more, np.clip(first, 0, len(received)), 1)
