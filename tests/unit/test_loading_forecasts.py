@@ -10,6 +10,7 @@ from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loading import (
     MODEL_ERROR,
+    TOGETHER,
     forecasts,
     saved_by_persisting,
     saved_in_any_order,
@@ -227,6 +228,19 @@ def test_an_epoch_beside_which_something_else_ran_is_not_typical(at: int) -> Non
     slow = {name: getattr(computes, name) * slowed for name in ("wait", "gap", "cpu", "consume")}
     found = forecasts(replace(computes, first=first, **slow))
     assert found.current.expected == pytest.approx(0.003)
+
+
+@pytest.mark.parametrize(("workers", "slower"), [(0, TOGETHER), (1, 1.0)])
+def test_a_run_without_workers_has_not_seen_cpus_busy_together(workers: int, slower: float) -> None:
+    """GIVEN as much computing in a worker as in the program THEN both may take as long as alone, or each may slow the
+    other, unless the run had a worker: then it has seen it."""
+    least, most = per_batch(costs(workers=workers, prefetch=2, cpu=0.01, consume=0.01, readers=1), 1)
+    assert most / least == pytest.approx(slower, rel=0.03)
+
+
+def test_what_waits_for_storage_slows_no_cpu() -> None:
+    least, most = per_batch(costs(workers=0, blocked=0.02, consume=0.01, readers=1), 1)
+    assert most / least == pytest.approx(1.0, rel=0.03)
 
 
 def test_a_long_epoch_is_judged_by_all_of_its_length() -> None:

@@ -179,17 +179,17 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     what = _in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
         now = _in_words(summary.num_workers, summary.prefetch_factor)
-        # A probe tells how storage answers; what the model itself may miss only an experiment can tell.
-        knows = _how_to_probe(report) if _hangs_on_storage(summary, chosen) else _how_to_study(report)
+        # A probe tells how storage and CPUs serve more; what the model itself may miss only an experiment can tell.
+        knows = _how_to_probe(report) if _hangs_on_the_unseen(summary, chosen) else _how_to_study(report)
         return [], (
             f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell; {knows} does."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if _hangs_on_storage(summary, chosen):
+    if _hangs_on_the_unseen(summary, chosen):
         why += (
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
-            f" the storage answers more: {_how_to_probe(report)} tells"
+            f" storage and CPUs serve more: {_how_to_probe(report)} tells"
         )
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
@@ -313,7 +313,7 @@ def _regret(forecasts: Sequence[LoaderForecast]) -> Callable[[LoaderForecast], f
     return lambda each: max(each.low_ms / low, each.high_ms / high)
 
 
-def _hangs_on_storage(loader: LoaderSummary, chosen: LoaderForecast) -> bool:
+def _hangs_on_the_unseen(loader: LoaderSummary, chosen: LoaderForecast) -> bool:
     """Whether the range is wider than what the model may miss, for want of a look at more readers."""
     missed = (1 + max(loader.error, MODEL_ERROR)) ** 2
     return not loader.probed and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)

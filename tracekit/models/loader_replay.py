@@ -39,11 +39,13 @@ class Workload:
 @dataclass(frozen=True)
 class Machine:
     """`cpus` that may be busy; `consumer_cpus` of them while the program computes (0 where a GPU does); `stream` is the
-    share of the storage's bandwidth that one read alone can have."""
+    share of the storage's bandwidth that one read alone can have. What computes while another CPU is busy takes
+    `together` times as long: CPUs may share a core, its caches or the memory."""
 
     cpus: float = math.inf
     consumer_cpus: float = 1.0
     stream: float = 1.0
+    together: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -200,10 +202,12 @@ class _Epoch:
 
     def _advance(self) -> None:
         """To the end of the phase that ends first."""
-        wanted = sum(task.cpus for task in self._tasks.values() if task.kind() == "cpu")
+        computing = [task.cpus for task in self._tasks.values() if task.kind() == "cpu"]
+        wanted, are_several = sum(computing), min(len(computing), self._machine.cpus) > 1
         reading = sum(task.kind() == "transfer" for task in self._tasks.values())
         rates = {
-            "cpu": min(1.0, self._machine.cpus / wanted) if wanted else 1.0,
+            "cpu": (min(1.0, self._machine.cpus / wanted) if wanted else 1.0)
+            / (self._machine.together if are_several else 1.0),
             "transfer": min(self._machine.stream, 1.0 / reading) if reading else 1.0,
         }
         step = min(task.phases[0][1] / rates.get(task.kind(), 1.0) for task in self._tasks.values())
