@@ -30,6 +30,13 @@ def test_exit_code_is_the_programs(script: str, code: int, tmp_path: Path) -> No
     assert recorded.run.manifest.exit_code == code
 
 
+def test_program_that_ends_before_the_recorder_is_ready_is_looked_at(tmp_path: Path) -> None:
+    recorded = record(["sh", "-c", "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done"], tmp_path / "run")
+
+    rows = recorded.run.table("counters")
+    assert rows[rows.counter == "process.cpu_ns"].value.sum() > 0
+
+
 @pytest.mark.parametrize(
     ("command", "code"), [(["no-such-command"], 127), ([str(PROGRAMS / "endless.py")], 126), ([], 2)]
 )

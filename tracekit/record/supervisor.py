@@ -133,16 +133,16 @@ class _Recorder(threading.Thread):
 
     def program_ended(self) -> None:
         """Take the last look at the program, and stock of what the supervisor took while it ran."""
-        recording = self._recording
-        if recording is not None and self._began is not None:
+        if self._began is not None:
             wall, cpu = self._began
             offered = max(time.monotonic() - wall, 1e-9) * len(os.sched_getaffinity(0))
             self.share_of_cpu = (time.process_time() - cpu) / offered
-            recording.last_sample()
+        self.join()  # a short program ends before we are ready: its one look is taken while it can still be read
+        if self._recording is not None:
+            self._recording.last_sample()
 
     def finish(self) -> str | None:
         """Complete the run; what was lost, or None."""
-        self.join()
         if self._recording is None:
             return self._lost
         from tracekit.record.finish import finish
