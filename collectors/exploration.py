@@ -46,6 +46,9 @@ _MOST_STEPS = 50
 # Rounds in detail before a plan is put together; again after twice as many, and so on: it is known ever better.
 _ROUNDS_TO_PLAN = 6
 _PROBES = 7
+# What a count of its own costs a call is looked at so often in detail, and known by the last of these.
+_CALLS_BETWEEN_EMPTY_ONES = 8
+_EMPTY_CALLS = 64
 _GRAIN = 32_768  # elements that at::parallel_for gives to one thread
 
 
@@ -84,6 +87,8 @@ class Exploration:
         self._block_times: list[int] = []  # of the steps of the block
         self._number = 0
         self._tried: set[int] = set()
+        self._calls_seen = 0
+        self._call_ns: dict[int, list[int]] = {FORWARD: [], BACKWARD: []}  # what a count of its own costs a call
         self._running: list[int] = []  # the conditions that are still tried, and among them
         self._own = 0  # the one that is the program's own
         self._race: Race | None = None
@@ -120,7 +125,19 @@ class Exploration:
             now = clock()
             word = self._agent.spool.intern(f"{name} = {shape_of(args)}")
             self._agent.spool.write(Kind.SHAPE, word, now, now, number)
+        if self._race is not None and self._counts.common != self._other:
+            if self._calls_seen % _CALLS_BETWEEN_EMPTY_ONES == 0:
+                self._time_empty_call()
+            self._calls_seen += 1
         return _Timed(self._agent, self._backward, name)
+
+    def _time_empty_call(self) -> None:
+        """Here the caches are as the program leaves them between its layers."""
+        for direction, call in self._empty_call.items():
+            began = clock()
+            call()
+            self._call_ns[direction].append(clock() - began)
+            del self._call_ns[direction][:-_EMPTY_CALLS]
 
     # The schedule.
 
@@ -233,7 +250,7 @@ class Exploration:
         Not with ranks: each would find a plan of its own, and wait for the others in theirs.
         """
         self._plan_due *= 2
-        common, layers = race.best_for_each()
+        common, layers = race.best_for_each({direction: _median(times) for direction, times in self._call_ns.items()})
         names = {number: name for name, number in self._agent.naming.numbers.items()}
         forward, backward = (
             {names[layer]: self._count(best) for (layer, way), best in layers.items() if way == direction}
@@ -326,6 +343,8 @@ class Exploration:
 
         self._write("change", cold_ns(change) // 2)
         self._counts.set(self._counts.common)
+        self._other = first if self._counts.common != first else second
+        self._empty_call = self._counts.empty_call(self._other, torch)
 
     def _write(self, name: str, cost_ns: int) -> None:
         now = clock()

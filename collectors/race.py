@@ -4,6 +4,7 @@ which condition is the best for which layer.
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -32,6 +33,7 @@ class _Block:
     whole: int = 0
     outermost: int = 0
     layers: Counter[Key] = field(default_factory=Counter)
+    calls: Counter[Key] = field(default_factory=Counter)
 
 
 class Race:
@@ -49,6 +51,7 @@ class Race:
     def add(self, layer: int, direction: int, depth: int, duration_ns: int) -> None:
         """A call in the block that is open."""
         self._open.layers[layer, direction] += duration_ns
+        self._open.calls[layer, direction] += 1
         if self._depths.get(direction, depth) > depth:
             self._callers.add((layer, direction))
         self._depths[direction] = depth
@@ -88,21 +91,36 @@ class Race:
             del self._blocks[loser]
         return losers
 
-    def best_for_each(self) -> tuple[int, dict[Key, int]]:
-        """The condition with the shortest steps; and, for the layers that call no other and are clearly faster with
-        another condition, that one."""
-        common = self._fastest(WHOLE)
-        layers = {key for rounds in self._blocks.values() for block in rounds.values() for key in block.layers}
-        best = {key: self._fastest(key) for key in layers - self._callers - {REST, WHOLE}}
-        return common, {
-            key: condition
-            for key, condition in best.items()
-            if condition != common and self._chance_that_equal(common, condition, key) <= _CLEAR
-        }
+    def best_for_each(self, touch_ns: Mapping[int, int]) -> tuple[int, dict[Key, int]]:
+        """The condition for everything, and those of the layers that are to have another one.
 
-    def _fastest(self, key: Key) -> int:
-        """The condition with the shortest median time."""
-        return min(self._blocks, key=lambda each: median(block.layers[key] for block in self._blocks[each].values()))
+        Such layers call no other, are clearly faster with it, and save more than a call with a condition of its own
+        costs, `touch_ns` by direction. Of all conditions, the one for everything is that with which the step is the
+        shortest after its layers have saved this: where most layers want one thing, the others are told apart.
+        """
+        layers = {key for rounds in self._blocks.values() for block in rounds.values() for key in block.layers}
+        layers -= self._callers | {REST, WHOLE}
+        plans = {}
+        for common in self._blocks:
+            saved = {key: self._saved(common, key, touch_ns[key[1]]) for key in layers}
+            step = self._median(common, WHOLE) - sum(ns for ns, _ in saved.values())
+            plans[common] = step, {key: other for key, (ns, other) in saved.items() if ns > 0}
+        common = min(plans, key=lambda each: plans[each][0])
+        return common, plans[common][1]
+
+    def _saved(self, common: int, key: Key, touch_ns: int) -> tuple[float, int]:
+        """What a layer saves in a block with the condition that is best for it beside the common one, and that one."""
+        faster = [
+            other for other in self._blocks if other != common and self._chance_that_equal(common, other, key) <= _CLEAR
+        ]
+        best = min(faster, key=lambda each: self._median(each, key), default=common)
+        rounds = self._blocks[common]
+        paid = median(block.calls[key] for block in rounds.values()) * touch_ns
+        return max(self._median(common, key) - self._median(best, key) - paid, 0.0), best
+
+    def _median(self, condition: int, key: Key) -> float:
+        """The median time of a block, ns."""
+        return median(block.layers[key] for block in self._blocks[condition].values())
 
     def _loses(self, condition: int, key: Key, chance: float) -> bool:
         """Whether another condition was faster in so many rounds that it is at most so likely by chance."""

@@ -17,6 +17,7 @@ from threading import get_ident
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from tracekit.record.wire import BACKWARD, FORWARD
 from tracekit.settings.inside import ENDED_PLAN
 
 from .counted_calls import CountedCall, CountedInside, Passage, engine_ended, key_of, shape_of
@@ -156,6 +157,27 @@ class ThreadCounts:
         if thread.count != count:
             self._set(count)
             thread.count = count
+
+    def empty_call(self, count: int, torch: ModuleType) -> dict[int, Callable[[], object]]:
+        """What a call with a count of its own does beside the call, by direction; to see what that costs."""
+        call = self._counted_call(lambda module: None)
+        module: Any = object()
+        planned = Planned("", count, None, None, None, {(): True}, is_plain=True)
+        with torch.enable_grad():
+            first = torch.ones(1, device="cpu", requires_grad=True) * 1
+            last = first * 1
+
+        def forward() -> None:
+            self._planned[id(module)] = planned
+            call(module)
+
+        def backward() -> None:
+            passage = Passage(self, count, (first,))
+            passage.leave(last)
+            passage._begin(())
+            passage._end(())
+
+        return {FORWARD: forward, BACKWARD: backward}
 
     def _told_count(self, original: Callable[[], int]) -> Callable[[], int]:
         """The program is told the count that it knows of: no exploration may show in what it prints."""

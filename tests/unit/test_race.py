@@ -77,7 +77,31 @@ def trained(times: list[dict[int, float]], rounds: int = 8) -> Race:
 OUTER = 9
 
 
+FREE = {FORWARD: 0, BACKWARD: 0}
+
+
 def test_the_best_for_each_layer_is_told_and_callers_are_none() -> None:
-    common, layers = trained([{NARROW: 1.0, WIDE: 9.0, ANY: 1.0}, {NARROW: 2.0, WIDE: 4.0, ANY: 1.0}]).best_for_each()
+    times = [{NARROW: 1.0, WIDE: 9.0, ANY: 1.0, OUTER: 0.9}, {NARROW: 2.0, WIDE: 4.0, ANY: 1.0, OUTER: 0.3}]
+    common, layers = trained(times).best_for_each(FREE)
     assert common == 1
     assert {key: best for key, best in layers.items() if key[0] != ANY} == {(NARROW, FORWARD): 0, (NARROW, BACKWARD): 0}
+
+
+def test_where_most_layers_want_one_condition_the_others_are_told_apart() -> None:
+    """GIVEN a step that is the fastest with 2 threads for one wide layer, and many narrow ones that want 1 WHEN a call
+    with a count of its own costs something THEN the wide layer has it, unless the rest of the step wants 2 too."""
+    narrow = dict.fromkeys(range(10, 20), 0.1), dict.fromkeys(range(10, 20), 0.12)
+    times = [{**narrow[0], WIDE: 9.0}, {**narrow[1], WIDE: 4.0}]
+    touch = {FORWARD: 5_000, BACKWARD: 5_000}
+    assert trained(times).best_for_each(touch) == (0, {(WIDE, FORWARD): 1, (WIDE, BACKWARD): 1})
+
+    times[0][OUTER], times[1][OUTER] = 0.4, 0.1  # of the caller's own
+    common, layers = trained(times).best_for_each(touch)
+    assert common == 1
+    assert {layer for layer, _ in layers} == set(range(10, 20))
+
+
+def test_what_saves_less_than_its_call_costs_is_left_alone() -> None:
+    times = [{NARROW: 0.010, WIDE: 9.0}, {NARROW: 0.012, WIDE: 4.0}]
+    assert (NARROW, FORWARD) in trained(times).best_for_each(FREE)[1]
+    assert trained(times).best_for_each({FORWARD: 5_000, BACKWARD: 5_000}) == (1, {})
