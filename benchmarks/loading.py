@@ -8,10 +8,10 @@ the truth. `tracekit analyze` of the recorded run, and `analyze --probe` where t
 predict the time per batch over the grid and recommend settings. Where a value was told, `errors` are those of it, and
 `errors_of_gains` those of its ratio to the settings that the run had. Where only a range was told (no such number of
 readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
-those of the run take turns in another process: the best of many in the same rounds is the luckiest. There too it runs
-with instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the
-waiting with what these three tell. `recording` is how much longer the recorded process took than one that takes turns
-with it in all the same way, unrecorded.
+those of the run take turns in another process: the best of many in the same rounds is the luckiest. In one more process
+it takes turns with itself with instant storage, and with instant samples: `split_errors` compare the shares of storage
+and of computing in the waiting with what these three tell, which is `unsure` by so much (95 %). `recording` is how much
+longer the recorded process took than one that takes turns with it in all the same way, unrecorded.
 Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
@@ -44,6 +44,9 @@ GRID = {"0:0", *(f"{workers}:{prefetch}" for workers in (1, 2, 4, 8) for prefetc
 NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
 STALLED = 0.1
+# The three take so many times as many rounds as the grid.
+SPLIT = 4
+RESAMPLES = 1000
 
 
 def bytes_per_ms() -> int:
@@ -137,7 +140,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     with store(workload) as url, tempfile.TemporaryDirectory() as folder:
         run = f"{folder}/run"
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
-        words, without = sorted(GRID | {now}), [f"{now}:cached", f"{now}:synthetic"]
+        words, three = sorted(GRID | {now}), [now, f"{now}:cached", f"{now}:synthetic"]
         recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
         plain, truth = [*program, str(2 * rounds)], [*program, str(rounds), "--grid", ",".join(words)]
         *alike, times = around((recording, plain), truth, rounds)
@@ -146,8 +149,9 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
         best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
-        finals = ",".join([*{now, best, told.chosen, probed.chosen}, *without])
-        final = by_cell(_output([*program, str(2 * rounds), "--grid", finals]).splitlines())
+        finals = {now, best, told.chosen, probed.chosen}
+        final = by_cell(_output([*program, str(2 * rounds), "--grid", ",".join(finals)]).splitlines())
+        waits = by_cell(_output([*program, str(SPLIT * rounds), "--grid", ",".join(three)]).splitlines())
     return {
         "name": name,
         "now": now,
@@ -156,7 +160,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
         "recording": float(np.median(recorded / unrecorded) - 1),
         "split": told.loader["split"],
-        "split_errors": split_errors(told.loader["split"], [final[word] * 1e3 for word in (now, *without)]),
+        "split_errors": split_errors(told.loader["split"], [waits[word] for word in three]),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
@@ -197,21 +201,18 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
 
 
-def split_errors(split: dict[str, float], three_ms: list[Times]) -> dict[str, float]:
+def split_errors(split: dict[str, float], three: list[Times]) -> dict[str, float]:
     """By how much the shares of storage and computing differ from what the waiting of three runs tells: as it is, with
-    instant storage, with instant samples; and `unsure`, by how much the latter differ between two halves of the rounds.
-    Empty where the program hardly waits."""
-    whole_ms, waits_ms = three_ms[0][:, 0], [each[:, 1] for each in three_ms]
-    if not split or np.median(waits_ms[0]) < STALLED * np.median(whole_ms):
+    instant storage, with instant samples, in the same rounds; and how unsure the latter are. Empty where the program
+    hardly waits."""
+    whole, waits = three[0][:, 0], np.stack([each[:, 1] for each in three])
+    if not split or np.median(waits[0]) < STALLED * np.median(whole):
         return {}
-
-    def shares(rounds: slice) -> Times:
-        as_it_is, cached, synthetic = (np.median(each[rounds]) for each in waits_ms)
-        return np.array([as_it_is - cached, cached - synthetic]) / as_it_is
-
-    storage, computing = np.array([split["storage"], split["cpu"]]) - shares(slice(None))
-    unsure = np.abs(shares(slice(0, None, 2)) - shares(slice(1, None, 2))).max() / 2
-    return {"storage": float(storage), "cpu": float(computing), "unsure": float(unsure)}
+    by_round = (waits[:-1] - waits[1:]) / np.median(waits[0])
+    picks = np.random.default_rng(0).integers(len(whole), size=(RESAMPLES, len(whole)))
+    unsure = 1.96 * np.median(by_round[:, picks], axis=2).std(axis=1)
+    storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)
+    return {"storage": float(storage), "cpu": float(computing), "unsure": float(unsure.max())}
 
 
 def _cell(workers: int, prefetch: int) -> str:
@@ -244,8 +245,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=list(WORKLOADS))
     options = parser.parse_args()
-    if options.rounds < 2:
-        parser.error("--rounds: 2 at least: `split_errors` tell how far two halves of them differ")
     unit = bytes_per_ms()
     found = []
     for name in [options.only] if options.only else WORKLOADS:
@@ -260,7 +259,11 @@ def main() -> None:
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
     total: dict[str, Any] = {"workloads": len(found)} | {told: summary(found, told) for told in ("one_run", "probed")}
-    total["split_errors"] = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
+    splits = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
+    total["split_errors"] = splits
+    total["split_within_5_points"] = sum(
+        max(abs(each["storage"]), abs(each["cpu"])) <= 0.05 for each in splits.values()
+    )
     total["recording_median"] = float(np.median([each["recording"] for each in found]))
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 

@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tracekit.advice.loading import promising
 from tracekit.analysis.loading import LoaderCosts
+from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loading import (
@@ -69,7 +71,8 @@ def costs(
 def per_batch(found: LoaderCosts, workers: int, prefetch: int = 2) -> tuple[float, float]:
     """The least and the most that a batch is predicted to take, but for what the model may miss."""
     (each,) = [each for each in forecasts(found, [workers]).grid if each.settings.prefetch == prefetch]
-    return each.low * (1 + MODEL_ERROR), each.high / (1 + MODEL_ERROR)
+    missed = 1 if each.seen else 1 + MODEL_ERROR
+    return each.low * missed, each.high / missed
 
 
 def test_waiting_for_storage_is_shared_out_among_workers() -> None:
@@ -146,10 +149,24 @@ def test_a_probe_tells_how_storage_answers_more_readers() -> None:
     found = costs(workers=1, blocked=0.04, readers=1)
     for blocked, expected in ((0.04, 0.01), (0.32, 0.04)):
         probe = costs(workers=8, blocked=blocked, readers=8)
-        (each,) = [each for each in forecasts(found, [8], probe).grid if each.settings.prefetch == 2]
+        (each,) = [each for each in forecasts(found, [8], Probe(probe, [])).grid if each.settings.prefetch == 2]
         assert [each.low, each.high] == pytest.approx(
             [expected / (1 + MODEL_ERROR), expected * (1 + MODEL_ERROR)], rel=0.1
         )
+
+
+def test_what_a_probe_has_seen_is_told_as_it_was() -> None:
+    """GIVEN a run without workers, and a probe in which 8 took three times as long as the replay says THEN that is what
+    they take, the run's own settings take what they took, and of those between half as much is missed: twice."""
+    found = costs(workers=0, cpu=0.01, consume=0.01, readers=1, cpus=4.0)
+    probe = Probe(costs(workers=8, cpu=0.01, readers=8), [Seen(8, 2, 1.5, 0.05)])
+    told = {(each.settings.workers, each.settings.prefetch): each for each in forecasts(found, [0, 4, 8], probe).grid}
+    now, seen, beside, between = (told[cell] for cell in ((0, 2), (8, 2), (8, 4), (4, 2)))
+    assert now.seen and now.low == now.expected == now.high == pytest.approx(0.02, rel=0.01)
+    assert seen.seen and seen.expected == pytest.approx(0.03, rel=0.01)
+    assert [seen.low, seen.high] == pytest.approx([0.03 * np.exp(-0.05), 0.03 * np.exp(0.05)], rel=0.01)
+    assert not beside.seen and beside.expected == pytest.approx(0.03, rel=0.02) and beside.high > seen.high
+    assert between.expected == pytest.approx(0.02, rel=0.02)
 
 
 def test_a_replay_that_is_far_off_still_leaves_a_range() -> None:
@@ -180,6 +197,23 @@ def test_a_study_tries_what_is_best_in_either_case() -> None:
     assert [each.num_workers for each in candidates(loader)] == [4, 2]
     loader.num_workers, loader.prefetch_factor = 4, 2
     assert [each.num_workers for each in candidates(loader)] == [2]
+
+
+def test_what_was_seen_has_no_error_of_the_model() -> None:
+    """GIVEN as fast a setting that was seen, of which its range is not widened THEN it is no better and no worse for
+    it; and where all were seen, the fastest is tried."""
+    missed = 1 + MODEL_ERROR
+    grid = [
+        LoaderForecast(0, 0, 50, 50, 50, seen=True),
+        LoaderForecast(2, 2, 20 / missed, 20, 20 * missed),
+        LoaderForecast(4, 2, 19, 20, 21, seen=True),
+    ]
+    loader = LoaderSummary(0, "loader", "", 0, 0, 100, 1, 50.0, 0.8, {}, 1.0, 1, 1.0, 0.0, forecasts=grid)
+    assert [each.num_workers for each in candidates(loader)] == [2]
+    chosen = promising(loader)
+    assert chosen is not None and chosen.num_workers == 2
+    grid[1].low_ms, grid[1].high_ms = 22 / missed, 22 * missed
+    assert [each.num_workers for each in candidates(loader)] == [4]
 
 
 def test_workers_that_persist_are_started_once() -> None:

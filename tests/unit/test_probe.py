@@ -1,24 +1,105 @@
-"""Probes that are of no use: what is said of them."""
+"""Probes: what they saw of settings beside the run's own, and what is said of those that are of no use."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from synthetic import Tape, make_run
+from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
+from tracekit.analysis.probes import probes
 from tracekit.cli.main import main
+from tracekit.errors import RunError
 from tracekit.run.folder import PROBE, STUDY_FILE, create_study
+from tracekit.run.manifest import Loader
+from tracekit.run.probes import Probed, load_sittings, save_sittings
 from tracekit.run.reader import open_run
+
+TURN_MS, TURNS = 250.0, 8
+
+
+def probed(path: Path, workers: int, batch_ms: list[float], begins_ms: float, busy_turns: int = TURNS) -> Probed:
+    """A run in `path` that has every second turn, and takes so many ms for the batches of each of its turns; after some
+    of these it makes none."""
+    tape, stops, index = Tape(process=0, role="main"), [(0, ns(begins_ms))], 0
+    tape.gap(begins_ms)
+    for turn in range(TURNS):
+        ends = tape.now + ns(TURN_MS)
+        while turn < busy_turns and tape.now + ns(batch_ms[turn]) < ends:
+            start = tape.now
+            tape.fetch(0.9 * batch_ms[turn], turn=index, cpu_ms=0.1 * batch_ms[turn])
+            tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
+            tape.gap(0.1 * batch_ms[turn])
+            index += 1
+        tape.now = ends + ns(TURN_MS)
+        stops.append((ends, tape.now))
+    prefetch = 2 if workers else None
+    manifest = make_manifest(cpus=4, loaders={"loader": Loader(num_workers=workers, prefetch_factor=prefetch)})
+    make_run(path, [tape], manifest=manifest)
+    offset = BEGIN_NS - open_run(path).manifest.clock_offset_ns
+    return Probed(path.name, [(stopped + offset, resumed + offset) for stopped, resumed in stops])
+
+
+def with_probe(path: Path, *conditions: tuple[int, list[float]], busy_turns: int = TURNS) -> Path:
+    make_run(path, [Tape(process=0, role="main")])
+    sitting = [
+        probed(path / PROBE / str(number), *each, number * TURN_MS, busy_turns)
+        for number, each in enumerate(conditions)
+    ]
+    save_sittings(path, [sitting])
+    return path
+
+
+def test_settings_are_compared_in_the_turns_they_had_side_by_side(tmp_path: Path) -> None:
+    """GIVEN 4 workers that take half as long in every turn, while the machine changes its speed THEN that is seen, and
+    what storage took in a stop is no reading."""
+    speeds = [1.0, 2.0, 1.0, 1.5, 1.0, 1.0, 2.0, 1.0]
+    path = with_probe(tmp_path / "run", (0, [8 * speed for speed in speeds]), (4, [4 * speed for speed in speeds]))
+    found = probes(open_run(path))["loader"]
+    (seen,) = found.seen
+    assert (seen.workers, seen.prefetch) == (4, 2)
+    assert seen.ratio == pytest.approx(0.5, rel=0.05) and 0 < seen.error < 0.15
+    assert found.costs.settings.num_workers == 4
+    assert (found.costs.wait + found.costs.gap).max() < 0.01 and found.costs.blocked.max() < 0.008
+
+
+def test_what_was_seen_is_as_uncertain_as_turns_differ(tmp_path: Path) -> None:
+    paces = np.random.default_rng(1).lognormal(np.log(5), 0.5, TURNS)
+    path = with_probe(tmp_path / "run", (0, [5.0] * TURNS), (4, list(paces)))
+    (seen,) = probes(open_run(path))["loader"].seen
+    assert 0.2 < seen.error < 1.2
+
+
+def test_too_few_turns_tell_nothing_of_the_pace(tmp_path: Path) -> None:
+    path = with_probe(tmp_path / "run", (0, [8.0] * TURNS), (4, [4.0] * TURNS), busy_turns=2)
+    found = probes(open_run(path))["loader"]
+    assert not found.seen and len(found.costs) > 0
+
+
+def test_a_program_that_could_not_run_beside_itself_tells_of_storage_alone(tmp_path: Path) -> None:
+    found = probes(open_run(with_probe(tmp_path / "run", (4, [4.0] * TURNS))))["loader"]
+    assert not found.seen and found.costs.settings.num_workers == 4
 
 
 def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
-    make_run(path / PROBE, [Tape(process=0, role="main")])
+    make_run(path / PROBE / "1", [Tape(process=0, role="main")])
+    save_sittings(path, [[Probed("1", [])]])
     assert "probe was left out" not in analyze(open_run(path)).advice
-    (manifest,) = (path / PROBE / "manifest").glob("*.json")
+    (manifest,) = (path / PROBE / "1" / "manifest").glob("*.json")
     manifest.write_text("{")
     report = analyze(open_run(path))
     assert "probe was left out" in report.advice and str(manifest) in report.advice
+
+
+@pytest.mark.parametrize("content", ["{", '[[{"run": "../run", "stops": []}]]', '[[{"run": 1}]]', "[[1]]", "[[]]", ""])
+def test_what_took_turns_is_not_taken_from_a_strange_file(tmp_path: Path, content: str) -> None:
+    path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
+    (path / PROBE).mkdir()
+    (path / PROBE / "turns.json").write_text(content)
+    with pytest.raises(RunError, match=r"turns\.json"):
+        load_sittings(path)
+    assert "probe was left out" in analyze(open_run(path)).advice
 
 
 def test_a_study_is_not_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

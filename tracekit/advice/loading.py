@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Literal
 
 from tracekit.analysis.loading import LoaderCosts, loader_costs
+from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
 from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_samples
 from tracekit.analysis.steps import find_steps
@@ -39,13 +41,13 @@ def loader_settings(run: Run, report: Report) -> Advice:
     steps = find_steps(run)
     settings: list[Setting] = []
     whys: list[str] = []
-    probes, why_none = _probes(run)
+    probed, why_none = _probes(run)
     for costs in loader_costs(run, steps):
         if costs.known == 0:
             continue
         window = steps.window(costs.process)
         loop = (window[1] - window[0]) / 1e9 if window else 0.0
-        probe = probes.get(costs.loader)
+        probe = probed.get(costs.loader)
         predicted = forecasts(costs, [costs.settings.num_workers] if costs.settings.iterable else None, probe)
         summary = _summary(costs, predicted, loop, probe)
         report.loaders.append(summary)
@@ -64,16 +66,15 @@ def loader_settings(run: Run, report: Report) -> Advice:
     return Advice(settings, " ".join(whys), holds_for(report.loaders, settings))
 
 
-def _probes(run: Run) -> tuple[dict[str, LoaderCosts], str]:
+def _probes(run: Run) -> tuple[dict[str, Probe], str]:
     """What a probe has seen of each loader; or why it cannot be read: the run itself can be explained."""
     try:
-        found = loader_costs(run.probe, find_steps(run.probe)) if run.probe else []
-        return {costs.loader: costs for costs in found if costs.known}, ""
+        return probes(run), ""
     except RunError as error:
         return {}, str(error)
 
 
-def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: LoaderCosts | None) -> LoaderSummary:
+def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe | None) -> LoaderSummary:
     why = split(costs)
     whole = max(loop, float((costs.wait + costs.gap).sum()))
     making = float((costs.blocked + costs.cpu).sum())
@@ -94,7 +95,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
         persistent_workers=costs.settings.persistent_workers,
         in_order=costs.settings.in_order is not False,
         busy=min(making / (workers * whole), 1.0) if whole else 0.0,
-        readers=max(costs.readers, probe.readers if probe else 0),
+        readers=max(costs.readers, probe.costs.readers if probe else 0),
         probed=probe is not None,
         known=costs.known,
         error=predicted.error,
@@ -106,6 +107,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Loade
                 each.low * _MS,
                 each.expected * _MS,
                 each.high * _MS,
+                each.seen,
             )
             for each in predicted.grid
         ],
@@ -172,10 +174,14 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
             [],
             f"{name} reads an iterable data set: other workers would share it out differently, so none is advised.",
         )
-    chosen = smallest_as_good(summary.forecasts, _regret(summary.forecasts))
+    chosen = promising(summary)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
         return [], _why_nothing_helps(costs, summary)
-    gain = _gain(summary, chosen, _share_of_loop(costs, loop))
+    share = _share_of_loop(costs, loop)
+    # A gain that was seen is worth more than a model's.
+    seen = smallest_as_good([each for each in summary.forecasts if each.seen], attrgetter("expected_ms"))
+    chosen = seen if seen is not None and _gain(summary, seen, share).low > 0 else chosen
+    gain = _gain(summary, chosen, share)
     what = _in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
         now = _in_words(summary.num_workers, summary.prefetch_factor)
@@ -241,9 +247,30 @@ def _apply(report: Report) -> list[str]:
     return [f"{report.path}/settings.toml", "--", *report.command]
 
 
-def smallest_as_good(
-    forecasts: Sequence[LoaderForecast], time_of: Callable[[LoaderForecast], float]
-) -> LoaderForecast | None:
+Time = Callable[[LoaderForecast], float]
+
+
+def promising(loader: LoaderSummary) -> LoaderForecast | None:
+    """The smallest settings that are within 1 % of those that lose least whichever storage it is. None without any."""
+    best = [(time_of, min(map(time_of, loader.forecasts), default=1.0)) for time_of in by_storage(loader)]
+    return smallest_as_good(loader.forecasts, lambda each: max(time_of(each) / least for time_of, least in best))
+
+
+def by_storage(loader: LoaderSummary) -> tuple[Time, Time]:
+    """The time with some settings where storage is as fast as it may be, and where it is as slow: without what the
+    model may miss, of all alike."""
+    missed = 1 + _error(loader)
+
+    def fast(each: LoaderForecast) -> float:
+        return each.expected_ms if each.seen else each.low_ms * missed
+
+    def slow(each: LoaderForecast) -> float:
+        return each.expected_ms if each.seen else each.high_ms / missed
+
+    return fast, slow
+
+
+def smallest_as_good(forecasts: Sequence[LoaderForecast], time_of: Time) -> LoaderForecast | None:
     """The smallest settings that are within 1 % of the best. None without any.
 
     A worker that may be one batch ahead has nothing to do while that batch is handed over. What this takes no run has
@@ -306,17 +333,15 @@ def _gain(loader: LoaderSummary, chosen: LoaderForecast, share: float) -> Gain:
     return Gain(*(share * (1 - time / loader.batch_ms) for time in times))
 
 
-def _regret(forecasts: Sequence[LoaderForecast]) -> Callable[[LoaderForecast], float]:
-    """How many times longer settings take than the best ones for the same storage, at worst."""
-    low = min((each.low_ms for each in forecasts), default=1.0)
-    high = min((each.high_ms for each in forecasts), default=1.0)
-    return lambda each: max(each.low_ms / low, each.high_ms / high)
-
-
 def _hangs_on_the_unseen(loader: LoaderSummary, chosen: LoaderForecast) -> bool:
     """Whether the range is wider than what the model may miss, for want of a look at more readers."""
-    missed = (1 + max(loader.error, MODEL_ERROR)) ** 2
+    missed = (1 + _error(loader)) ** 2
     return not loader.probed and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)
+
+
+def _error(loader: LoaderSummary) -> float:
+    """What the model may miss."""
+    return max(loader.error, MODEL_ERROR)
 
 
 def _how_to_probe(report: Report) -> str:

@@ -2,6 +2,7 @@
 other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from tracekit.run.manifest import Loader, Memory
 from tracekit.run.reader import Run
 
 Seconds = NDArray[np.float64]
+Stop = tuple[int, int]  # from, to: ns
 
 _NS = 1e9
 # As many batches as these were being made at once for at least this share of the time in which any was.
@@ -77,18 +79,22 @@ class LoaderCosts:
         return len(self.wait)
 
 
-def loader_costs(run: Run, steps: Steps) -> list[LoaderCosts]:
-    """What each loader's batches cost, in the process that stands for the run; of loaders that were iterated over."""
+def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[LoaderCosts]:
+    """What each loader's batches cost, in the process that stands for the run; of loaders that were iterated over.
+
+    Batches that were being made or waited for while the run was stopped (from, to: Unix ns) are left out.
+    """
     if steps.main is None:
         return []
     batches = made_batches(run, steps.main)
+    batches = batches[~_stopped(batches, stops)]
     if batches.empty:
         return []
     increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     return [
-        _costs(run, increases, profiled, steps.main, str(loader), part.sort_values("asked_ns"))
+        _costs(run, increases, profiled, steps.main, str(loader), part.sort_values("asked_ns"), stops)
         for loader, part in batches.groupby("loader", sort=True)
     ]
 
@@ -112,7 +118,13 @@ class Crowding:
 
 
 def _costs(
-    run: Run, increases: Increases, profiled: pd.DataFrame, process: int, loader: str, batches: pd.DataFrame
+    run: Run,
+    increases: Increases,
+    profiled: pd.DataFrame,
+    process: int,
+    loader: str,
+    batches: pd.DataFrame,
+    stops: Sequence[Stop],
 ) -> LoaderCosts:
     asked, received = (batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "received_ns"))
     known = batches["maker"].to_numpy() >= 0
@@ -141,7 +153,8 @@ def _costs(
     alone = _receive_alone(wait[(late > _SENT_S) & (crowd + 1 <= cpus)], wait[late > _SENT_S])
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
-    gap[last] = np.median(gap[~last]) if (~last).any() else 0.0
+    is_cut = last | np.append(_meets(received[:-1], asked[1:], stops), True)
+    gap[is_cut] = np.median(gap[~is_cut]) if (~is_cut).any() else 0.0
     unlike = _around(profiled, received)
     if unlike.mean() < _MOST_UNLIKE:
         gap[unlike] = np.median(gap[~unlike])
@@ -179,6 +192,20 @@ def _costs(
         known=float(known.mean()),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
     )
+
+
+def _stopped(batches: pd.DataFrame, stops: Sequence[Stop]) -> NDArray[np.bool_]:
+    """Which batches a stop falls into."""
+    asked, begun, received = (
+        batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "made_start_ns", "received_ns")
+    )
+    return _meets(np.where(begun > 0, np.minimum(asked, begun), asked), received, stops)
+
+
+def _meets(begins: NDArray[np.int64], ends: NDArray[np.int64], stops: Sequence[Stop]) -> NDArray[np.bool_]:
+    """Which stretches of time a stop falls into."""
+    stopped, resumed = np.array(stops, dtype=np.int64).reshape(-1, 2).T
+    return np.searchsorted(stopped, ends) > np.searchsorted(resumed, begins)
 
 
 def _around(profiled: pd.DataFrame, received: NDArray[np.int64]) -> NDArray[np.bool_]:

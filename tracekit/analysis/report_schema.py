@@ -171,13 +171,15 @@ class ThreadExploration(msgspec.Struct):
 
 
 class LoaderForecast(msgspec.Struct):
-    """The time per batch, ms, that is predicted for some settings of a loader: at least, expected, at most."""
+    """The time per batch, ms, with some settings of a loader: at least, expected, at most. It is predicted, unless the
+    run or its probe had these settings (`seen`)."""
 
     num_workers: int
     prefetch_factor: int
     low_ms: float
     expected_ms: float
     high_ms: float
+    seen: bool = False
 
 
 class LoaderSummary(msgspec.Struct):

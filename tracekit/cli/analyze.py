@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 @click.option(
     "--probe",
     is_flag=True,
-    help="Run the run's command again, for up to 10 s of its loop, to see how storage answers more loader workers.",
+    help="Run the run's command again, for up to 10 s of its loop in all, to see what other loader settings gain.",
 )
 def command(run: Path | None, as_json: bool, probe: bool) -> None:
     """Explain where the time of RUN goes and recommend settings (default: the newest run). RUN may be a study.
 
     Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited
-    stays as it is. With --probe what one run cannot know of its storage is measured; the command is ended after that,
-    by SIGTERM.
+    stays as it is. With --probe what one run cannot know of storage and CPUs is measured, by running its command with
+    other loader settings; it is ended after that, by SIGTERM.
 
     \b
         tracekit analyze

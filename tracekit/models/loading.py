@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
+from tracekit.analysis.probes import Probe
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 from tracekit.models.storage import Storage, storages
 
@@ -41,12 +42,13 @@ MODEL_ERROR = 0.23
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds per batch with some settings: at least and at most, and what to expect."""
+    """Seconds per batch with some settings: at least, to be expected, at most. `seen`: measured, not replayed."""
 
     settings: LoaderSettings
     low: float
     expected: float
     high: float
+    seen: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,33 +76,44 @@ class Split:
     order: float
 
 
-def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: LoaderCosts | None = None) -> Forecasts:
+def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe | None = None) -> Forecasts:
     """The time per batch for every number of workers up to 4 per CPU (or those given) and prefetch factors up to 16.
 
-    What would not fit into memory is left out. `probe`: the same loader in a run with more workers, which has seen how
-    storage answers them. What the replay misses of the time that was measured, in the run and in the probe, it is taken
-    to miss of the others too.
+    What would not fit into memory is left out. `probe`: what a probe has seen of the same loader. What was measured, in
+    the run and in the probe, is told as it was; what the replay misses of it, it is taken to miss of the others too.
     """
     current = _settings_of(costs)
     starts = 1 if costs.settings.persistent_workers else len(_epochs(costs))
     outside = current.start * current.workers * starts + _stops_s(costs, current.workers)
     measured = _per_batch(costs) + outside / _batches(costs)
-    seen = {current.workers: _missed(measured, _time(costs, current, Storage()))}
-    if probe is not None and probe.settings.num_workers > current.workers:
-        most = LoaderSettings(probe.settings.num_workers, probe.settings.prefetch_factor or 2, current.in_order)
-        seen[most.workers] = _missed(_per_batch(probe), _forecast(costs, most, probe).expected)
+    now = current.workers, current.prefetch if current.workers else 0
+    seen = {now: Forecast(current, measured, measured, measured, seen=True)}
+    startup = _startup(costs, probe)
+    for each in probe.seen if probe else ():
+        settings = LoaderSettings(each.workers, each.prefetch or 2, current.in_order, *startup)
+        expected, error = measured * each.ratio, float(np.exp(each.error))
+        found = Forecast(settings, expected / error, expected, expected * error, seen=True)
+        seen.setdefault((each.workers, each.prefetch), found)
+    replayed = {cell: _forecast(costs, each.settings, probe).expected for cell, each in seen.items()}
+    replayed[now] = _time(costs, current, Storage())
+    of_workers: dict[int, list[float]] = {}
+    for cell in sorted(seen):
+        of_workers.setdefault(cell[0], []).append(_missed(seen[cell].expected, replayed[cell]))
+    missed = {workers: float(np.exp(np.mean(np.log(each)))) for workers, each in of_workers.items()}
 
-    own_error = abs(1 / seen[current.workers] - 1)
+    own_error = abs(1 / _missed(measured, replayed[now]) - 1)
     error = max(own_error, MODEL_ERROR)
 
     def forecast(settings: LoaderSettings) -> Forecast:
+        if known := seen.get((settings.workers, settings.prefetch if settings.workers else 0)):
+            return replace(known, settings=settings)
         found = _forecast(costs, settings, probe)
-        missed = float(np.interp(settings.workers, list(seen), list(seen.values())))
-        low, high = missed * found.low / (1 + error), missed * found.high * (1 + error)
-        return Forecast(settings, low, missed * found.expected, high)
+        factor = float(np.interp(settings.workers, list(missed), list(missed.values())))
+        low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
+        return Forecast(settings, low, factor * found.expected, high)
 
     grid = [
-        forecast(LoaderSettings(workers, prefetch, current.in_order, *_startup(costs)))
+        forecast(LoaderSettings(workers, prefetch, current.in_order, *startup))
         for workers in (counts if counts is not None else worker_counts(int(np.ceil(costs.cpus))))
         for prefetch in (_PREFETCH if workers else (2,))
         if fits(costs, workers, prefetch)
@@ -198,8 +211,11 @@ def _settings_of(costs: LoaderCosts) -> LoaderSettings:
     return LoaderSettings(known.num_workers, known.prefetch_factor or 2, in_order, costs.start, costs.boot)
 
 
-def _startup(costs: LoaderCosts) -> tuple[float, float]:
-    return (costs.start, costs.boot) if costs.settings.num_workers else (START_S, BOOT_S)
+def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float]:
+    for known in (costs, probe.costs if probe else costs):
+        if known.settings.num_workers:
+            return known.start, known.boot
+    return START_S, BOOT_S
 
 
 def _stops_s(costs: LoaderCosts, workers: int) -> float:
@@ -210,12 +226,12 @@ def _stops_s(costs: LoaderCosts, workers: int) -> float:
     return stop * max(1.0, workers / costs.cpus) * len(_epochs(costs))
 
 
-def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: LoaderCosts | None) -> Forecast:
+def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None) -> Forecast:
     # A run without workers has not seen workers compute beside the program.
     is_unseen = settings.workers > 0 and costs.settings.num_workers == 0 and probe is None
     times = [
         _time(costs, settings, storage, together)
-        for storage in storages(costs, max(settings.workers, 1), probe)
+        for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
         for together in ((1.0, TOGETHER) if is_unseen else (1.0,))
     ]
     return Forecast(settings, min(times), float(np.mean(times)), max(times))

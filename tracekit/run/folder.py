@@ -14,7 +14,7 @@ from tracekit.errors import RunError
 
 DEFAULT_DIRECTORY = "tracekit-runs"
 STUDY_FILE = "study.json"
-PROBE = "probe"  # below a run: another run of its command, with more loader workers
+PROBE = "probe"  # below a run: runs of its command with other loader settings (`probes`)
 
 
 def new_run_path(command: list[str], directory: Path | str = DEFAULT_DIRECTORY) -> Path:

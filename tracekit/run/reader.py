@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tracekit.errors import RunError, TracekitError
-from tracekit.run.folder import PROBE, is_run
+from tracekit.run.folder import is_run
 from tracekit.run.manifest import Manifest, Missing
 from tracekit.run.parts import live_parts
 from tracekit.run.schema import TABLES, plain
@@ -41,12 +41,6 @@ class Run:
     def manifest(self) -> Manifest:
         """The manifest of the host that started first."""
         return self.manifests[0]
-
-    @cached_property
-    def probe(self) -> "Run | None":
-        """A run of the same command with more loader workers, made to learn how storage answers them; None without."""
-        path = self.path / PROBE
-        return open_run(path) if is_run(path) else None
 
     @property
     def complete(self) -> bool:

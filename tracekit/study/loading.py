@@ -3,13 +3,12 @@
 import secrets
 import time
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
-from tracekit.advice.loading import holds_for, settings_of, smallest_as_good
+from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
@@ -52,7 +51,7 @@ def candidates(loader: LoaderSummary) -> list[LoaderForecast]:
     """The settings that are best if many readers are as fast as few, and those that are best if they are no faster
     together: the smallest that are within 1 % of it. Those that the run had are none."""
     found: list[LoaderForecast] = []
-    for time_of in (attrgetter("low_ms"), attrgetter("high_ms")):
+    for time_of in by_storage(loader):
         chosen = smallest_as_good(loader.forecasts, time_of)
         now = loader.num_workers, loader.prefetch_factor
         if chosen is not None and (chosen.num_workers, chosen.prefetch_factor) != now and chosen not in found:

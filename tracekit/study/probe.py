@@ -1,86 +1,172 @@
-"""The probe: the command of a run once more, for some seconds of its loop, with as many workers as are ever advised.
+"""The probe: the command of a run some times more, for some seconds of its loop.
 
-One run cannot know how storage answers more readers than it had. The probe sees it; it is ended when it has seen it.
+One run cannot know how storage and CPUs serve more workers than it had. First the program as it is and one with as many
+workers as are ever advised take turns; what that tells leaves one or two settings to try, which then take turns with
+the program as it is. All are ended when they have been seen.
 """
 
+import math
 import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tracekit.advice import analyze
+from tracekit.advice.loading import promising
 from tracekit.analysis.loading import loader_costs
+from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import fits, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
+from tracekit.run.probes import Probed, Sitting, save_sittings
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
+from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.turns import Turns
+from tracekit.study.turns import take_turns
 
-SECONDS = 10.0
-_LOOK_EVERY_S = 0.05
+# Of both sittings together, all turns of all processes.
+_FIRST_S, _SECOND_S = 4.0, 6.0
+_SHORTEST_TURN_S = 0.25
+_BATCHES_PER_TURN = 12
+# A run that takes some times longer to come to its loop than the run did waits for another one.
+_PATIENCE_S, _PATIENCE = 30.0, 3.0
 _PREFETCH = 2  # torch's default
+_MOST_TRIED = 2
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
+
+Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of each
 
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
     """Record the run's command again, in its directory, into the folder `probe` of the run, with as many workers as
-    are ever advised and fit into memory.
+    are ever advised and fit into memory, and with what seems best then.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
+    costs = {each.loader: each for each in loader_costs(run, find_steps(run)) if not each.settings.iterable}
     counts = worker_counts(thread_budget(describe_cpu()))
     most = {
-        costs.loader: max(count for count in counts if fits(costs, count, _PREFETCH))
-        for costs in loader_costs(run, find_steps(run))
-        if not costs.settings.iterable
+        loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
+        for loader, each in costs.items()
     }
-    values = [
-        Entry(f"loader.{name}.{key}", value)
-        for name, workers in most.items()
-        if workers
-        for key, value in (("num_workers", workers), ("prefetch_factor", _PREFETCH))
-    ]
-    if not values:
+    most = {loader: cell for loader, cell in most.items() if cell[0]}
+    if not most:
         raise StudyError(f"{run.path}: no loader was seen that may have workers, so there is nothing to probe")
-    folder = Path(os.path.abspath(run.path)) / PROBE
-    command = shell_line(run.manifest.command)
-    say(f"running {command} for up to {SECONDS:.0f} s of its loop with {max(most.values())} workers; then it is ended")
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "settings.toml"
-        write_settings(file, values, "A probe of storage.")
-        shutil.rmtree(folder, ignore_errors=True)
-        words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(folder), "--condition", PROBE, *_LIGHTLY]
-        directory = run.manifest.directory
-        launch = Recording(
-            PROBE, [*words, "--settings", str(file), "--", *run.manifest.command], folder, folder,
+    shutil.rmtree(run.path / PROBE, ignore_errors=True)
+    (run.path / PROBE).mkdir()
+    sittings = _Sittings(run, say)
+    sittings.hold([most], _FIRST_S)
+    if tried := _tried(analyze(run).loaders, most):
+        sittings.hold(tried, _SECOND_S)
+
+
+def _tried(loaders: Sequence[LoaderSummary], probed: Cells) -> list[Cells]:
+    """What seems best now, for all loaders at once; one that has nothing to try is left as it is."""
+    best: dict[str, list[tuple[int, int]]] = {}
+    for loader in (each for each in loaders if each.loader in probed):
+        now = loader.num_workers, loader.prefetch_factor
+        cells = [(each.num_workers, each.prefetch_factor) for each in (promising(loader), *candidates(loader)) if each]
+        best[loader.loader] = [cell for cell in dict.fromkeys(cells) if cell != now][:_MOST_TRIED]
+    return [
+        {loader: cells[min(at, len(cells) - 1)] for loader, cells in best.items() if cells}
+        for at in range(max(map(len, best.values()), default=0))
+    ]
+
+
+class _Sittings:
+    """The runs of a probe, several at a time."""
+
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        steps = find_steps(run)
+        self._run, self._say = run, say
+        self._costs = {each.loader: each for each in loader_costs(run, steps)}
+        self._folder = Path(os.path.abspath(run.path)) / PROBE
+        self._held: list[Sitting] = []
+        self._number = 0
+        batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
+        self._turn_s = max(_SHORTEST_TURN_S, _BATCHES_PER_TURN * batch_s)
+        window = steps.window(steps.main) if steps.main is not None else None
+        began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
+        self._patience_s = _PATIENCE_S + _PATIENCE * began_s
+
+    def hold(self, others: list[Cells], seconds: float) -> None:
+        """Let the program as it is and with other settings take turns; where they cannot run side by side, the first of
+        the others runs alone. Raises StudyError when the command fails."""
+        command = shell_line(self._run.manifest.command)
+        if self._fit([{}, *others]):
+            words = " and ".join(_in_words(each) for each in others)
+            self._say(f"running {command} for up to {seconds:.0f} s of its loop, as it is and with {words} in turns")
+            try:
+                self._let_run([{}, *others], seconds, self._patience_s)
+                return
+            except (StudyError, TimeoutError) as error:
+                self._say(f"side by side {error}")
+        if not self._held:
+            self._say(f"running {command} for up to {seconds:.0f} s of its loop with {_in_words(others[0])}")
+            self._let_run(others[:1], seconds)
+
+    def _fit(self, conditions: list[Cells]) -> bool:
+        """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""
+        ahead = sum(
+            workers * prefetch * self._costs[loader].batch_bytes
+            for cells in conditions
+            for loader, (workers, prefetch) in self._cells(cells).items()
+        )
+        processes = sum(
+            (1 + workers) * self._costs[loader].worker_bytes
+            for cells in conditions
+            for loader, (workers, _) in self._cells(cells).items()
+        )
+        memory = next(iter(self._costs.values())).memory
+        return (memory.shared is None or ahead <= memory.shared) and (
+            memory.free is None or processes + ahead <= memory.free
+        )
+
+    def _cells(self, cells: Cells) -> Cells:
+        own = {
+            loader: (each.settings.num_workers, each.settings.prefetch_factor or 0)
+            for loader, each in self._costs.items()
+        }
+        return own | cells
+
+    def _let_run(self, conditions: list[Cells], seconds: float, patience_s: float = math.inf) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            launches = [self._launch(cells, Path(scratch)) for cells in conditions]
+            turns = take_turns(launches, self._turn_s, patience_s, seconds)
+        for launch, each in zip(launches, turns, strict=True):
+            if each.process.returncode and not each.was_ended:
+                launch.opened(each.process.returncode)
+        self._held.append([Probed(launch.run.name, each.stops) for launch, each in zip(launches, turns, strict=True)])
+        save_sittings(self._run.path, self._held)
+
+    def _launch(self, cells: Cells, scratch: Path) -> Recording:
+        self._number += 1
+        path = self._folder / str(self._number)
+        words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", PROBE, *_LIGHTLY]
+        if cells:
+            file = scratch / f"{self._number}.toml"
+            write_settings(file, _entries(cells), "A probe of loaders.")
+            words += ["--settings", str(file)]
+        directory = self._run.manifest.directory
+        return Recording(
+            PROBE, [*words, "--", *self._run.manifest.command], path, path,
             directory if os.path.isdir(directory) else None,
         )  # fmt: skip
-        with _running(launch) as turns:
-            _await(lambda: launch.in_loop() or turns.process.poll() is not None)
-            ended = time.monotonic() + SECONDS
-            _await(lambda: time.monotonic() > ended or turns.process.poll() is not None)
-            failed = turns.process.poll()
-        if failed:
-            launch.opened(failed)
 
 
-@contextmanager
-def _running(launch: Recording) -> Iterator[Turns]:
-    """The launched process, which does not outlive this."""
-    turns = Turns(launch.start())
-    try:
-        yield turns
-    finally:
-        turns.end()
+def _entries(cells: Cells) -> list[Entry]:
+    return [
+        Entry(f"loader.{loader}.{key}", value)
+        for loader, (workers, prefetch) in cells.items()
+        for key, value in (("num_workers", workers), ("prefetch_factor", prefetch))
+        if key == "num_workers" or workers
+    ]
 
 
-def _await(done: Callable[[], bool]) -> None:
-    while not done():
-        time.sleep(_LOOK_EVERY_S)
+def _in_words(cells: Cells) -> str:
+    return " or ".join(f"{workers} workers" for workers, _ in dict.fromkeys(cells.values()))

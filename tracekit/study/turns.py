@@ -35,6 +35,7 @@ class Turns:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.stops: list[Stop] = []
+        self.was_ended = False
 
     def has_turn(self, seconds: float) -> None:
         """Let it run for so long, or to its end; then stop it."""
@@ -60,6 +61,7 @@ class Turns:
         """End it, if it has not ended yet."""
         if self.process.poll() is not None:
             return
+        self.was_ended = True
         tree = self._tree()
         self.process.terminate()
         for each in tree:
@@ -89,8 +91,11 @@ def alone(launch: Launch) -> Turns:
     return run
 
 
-def take_turns(launches: Sequence[Launch], seconds: float, patience_s: float = math.inf) -> list[Turns]:
-    """Start one process after the other, each up to its loop; then they take turns of so many seconds to their ends.
+def take_turns(
+    launches: Sequence[Launch], seconds: float, patience_s: float = math.inf, most_s: float = math.inf
+) -> list[Turns]:
+    """Start one process after the other, each up to its loop; then they take turns of so many seconds to their ends, or
+    until `most_s` have gone by, whereupon they are ended.
 
     Raises TimeoutError when one does not come to its loop in time: it may wait for a lock that another holds.
 
@@ -111,7 +116,8 @@ def take_turns(launches: Sequence[Launch], seconds: float, patience_s: float = m
                 if launch.in_loop():
                     run.stop()
         order = [run for run in runs if run.stops]
-        while order:
+        deadline = time.monotonic() + most_s
+        while order and time.monotonic() < deadline:
             order.reverse()
             for run in order:
                 run.has_turn(seconds)

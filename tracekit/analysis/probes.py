@@ -1,0 +1,120 @@
+"""What the probe of a run has seen of its loaders: how storage and CPUs serve more workers, and how much faster other
+settings were than the program's own beside them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from tracekit.analysis.loading import LoaderCosts, loader_costs
+from tracekit.analysis.steps import find_steps
+from tracekit.run.folder import PROBE
+from tracekit.run.probes import Probed, load_sittings
+from tracekit.run.reader import Run, open_run
+
+# The first part of a turn is left out: what was asked of storage came while the process was stopped, and the caches are
+# another one's. A worker has a read under way, of the many that a turn takes.
+_COLD = 0.25
+_FEWEST_TURNS = 3
+_LEVEL = 0.95
+
+Pace = NDArray[np.float64]  # of each turn: seconds, batches
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How many times longer than with the program's own settings a batch took with these, at the same time; the error
+    of the logarithm is at most so much, with 95 %."""
+
+    workers: int
+    prefetch: int
+    ratio: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Of one loader: the costs of its batches where most of them were being made at once, and what was seen."""
+
+    costs: LoaderCosts
+    seen: list[Seen]
+
+
+def probes(run: Run) -> dict[str, Probe]:
+    """By loader. Raises RunError where the probe cannot be read."""
+    found: dict[str, Probe] = {}
+    for sitting in load_sittings(run.path):
+        runs = [(open_run(run.path / PROBE / each.run), each) for each in sitting]
+        base = _paces(*runs[0])
+        for probed, each in runs[1:] if len(runs) > 1 else runs:
+            paces = _paces(probed, each)
+            for costs in loader_costs(probed, find_steps(probed), _stops(probed, each)):
+                if costs.known:
+                    former = found.get(costs.loader, Probe(costs, []))
+                    seen = _seen(costs, paces.get(costs.loader), base.get(costs.loader)) if len(runs) > 1 else []
+                    most = max(former.costs, costs, key=lambda one: (one.readers, len(one)))
+                    found[costs.loader] = Probe(most, [*former.seen, *seen])
+    return {loader: Probe(probe.costs, _together(probe.seen)) for loader, probe in found.items()}
+
+
+def _stops(run: Run, probed: Probed) -> list[tuple[int, int]]:
+    offset = run.manifest.clock_offset_ns
+    return [(stopped + offset, resumed + offset) for stopped, resumed in probed.stops]
+
+
+def _paces(run: Run, probed: Probed) -> dict[str, Pace]:
+    """How long each turn was and how many batches came in it, by loader."""
+    main = find_steps(run).main
+    batches = run.sql(
+        "SELECT loader, start_ns + duration_ns AS received_ns FROM batches WHERE process = ? ORDER BY received_ns",
+        [main],
+    )
+    stops = np.array(_stops(run, probed), dtype=np.int64).reshape(-1, 2)
+    begin, end = stops[:-1, 1], stops[1:, 0]
+    begin = begin + ((end - begin) * _COLD).astype(np.int64)
+    found = {}
+    for loader, part in batches.groupby("loader"):
+        received = part["received_ns"].to_numpy()
+        count = np.searchsorted(received, end) - np.searchsorted(received, begin)
+        # It may go on without this loader; after the last turn it did not go on.
+        is_at_it = (begin >= received[0]) & ((end <= received[-1]) | (end == end[-1:]) & (count > 0))
+        found[str(loader)] = np.where(is_at_it[:, None], np.stack([(end - begin) / 1e9, count], axis=1), 0.0)
+    return found
+
+
+def _seen(costs: LoaderCosts, pace: Pace | None, base: Pace | None) -> list[Seen]:
+    """By the turns that both had side by side; the error by leaving out one after the other (jackknife)."""
+    if pace is None or base is None:
+        return []
+    turns = min(len(pace), len(base))
+    both = np.stack([pace[:turns], base[:turns]])
+    both = both[:, (both[:, :, 0] > 0).all(axis=0)]
+    turns = both.shape[1]
+    sums = both.sum(axis=1)
+    if turns < _FEWEST_TURNS or sums[:, 1].min() == 0:
+        return []
+    without = sums[:, None] - both
+    if without[:, :, 1].min() == 0:
+        return []
+
+    def log_ratio(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        per_batch = np.log(times[..., 0] / times[..., 1])
+        return np.asarray(per_batch[0] - per_batch[1])
+
+    left_out = log_ratio(without)
+    error = np.sqrt((turns - 1) * np.mean((left_out - left_out.mean()) ** 2)) * student.ppf((1 + _LEVEL) / 2, turns - 1)
+    settings = costs.settings
+    return [Seen(settings.num_workers, settings.prefetch_factor or 0, float(np.exp(log_ratio(sums))), float(error))]
+
+
+def _together(seen: list[Seen]) -> list[Seen]:
+    """One for all sittings that had the same settings, each weighed by how sure it is."""
+    found = []
+    for cell in dict.fromkeys((each.workers, each.prefetch) for each in seen):
+        alike = [each for each in seen if (each.workers, each.prefetch) == cell]
+        weights = np.array([1 / max(each.error, 1e-9) ** 2 for each in alike])
+        log = float(np.average(np.log([each.ratio for each in alike]), weights=weights))
+        found.append(Seen(*cell, float(np.exp(log)), float(1 / np.sqrt(weights.sum()))))
+    return found

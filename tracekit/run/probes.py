@@ -1,0 +1,38 @@
+"""The probe of a run: its command again under other settings, several processes at a time that took turns."""
+
+from pathlib import Path
+
+import msgspec
+
+from tracekit.errors import RunError
+from tracekit.run.folder import PROBE
+
+_TURNS = "turns.json"
+
+
+class Probed(msgspec.Struct):
+    """A run below the folder of the probe, and when it was stopped and resumed, CLOCK_MONOTONIC ns."""
+
+    run: str
+    stops: list[tuple[int, int]]
+
+
+Sitting = list[Probed]  # what took turns: first, where there are several, the program as it is
+
+
+def save_sittings(run: Path, sittings: list[Sitting]) -> None:
+    (run / PROBE / _TURNS).write_bytes(msgspec.json.encode(sittings))
+
+
+def load_sittings(run: Path) -> list[Sitting]:
+    """The sittings of a run's probe, none where it has none. Raises RunError for a file that does not say them."""
+    file = run / PROBE / _TURNS
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=list[Sitting])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
+    if not all(found) or any(Path(each.run).name != each.run for sitting in found for each in sitting):
+        raise RunError(f"{file}: it names what is no run of the probe; make the probe again")
+    return found
