@@ -73,8 +73,10 @@ def store(workload: Workload) -> Iterator[str]:
         words = [*STORE, folder, "--latency", str(workload.latency), "--bandwidth", str(workload.bandwidth)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
-            yield server.stdout.readline().strip()
-            server.terminate()
+            try:
+                yield server.stdout.readline().strip()
+            finally:
+                server.terminate()
 
 
 @dataclass(frozen=True)

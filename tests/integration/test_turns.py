@@ -96,6 +96,24 @@ def test_one_that_ends_before_its_loop_has_no_turn(tmp_path: Path) -> None:
     assert [(run.process.returncode, run.stops) for run in runs] == [(1, []), (1, [])]
 
 
+def test_when_the_time_is_up_all_are_ended_with_what_they_have_started() -> None:
+    """GIVEN programs whose children outlive them, as a worker does that was just being started THEN neither is left."""
+    words = ["sh", "-c", "sleep 300 & sleep 300"]
+
+    began = time.monotonic()
+    runs = take_turns([Starts(words), Starts(words)], 0.1, most_s=0.7)
+
+    assert 0.7 <= time.monotonic() - began < 10
+    assert all(run.was_ended and len(run.stops) >= 3 for run in runs)
+    assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "300"]]
+
+
+def _words_of(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline() if process.status() != psutil.STATUS_ZOMBIE else []
+    return []
+
+
 def test_none_outlives_a_failure() -> None:
     launches = [Starts(["sleep", "300"]), Starts(["sleep", "300"])]
 

@@ -4,7 +4,7 @@ The costs of the run's batches are replayed (`loader_replay`) at every setting o
 run may have met (`storage`), and CPUs that slow each other or do not: the truth lies between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -33,6 +33,9 @@ STOP_S = 0.011
 # How many times longer computing takes beside another busy CPU, at most: as seen on 2 virtual CPUs, where "computing,
 # as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
 TOGETHER = 1.3
+_TOGETHERS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+# What the replay misses of the logarithm of a time at half of the points of `benchmarks/loading.py`.
+_REPLAYED_WELL = 0.045
 
 # By how much the replay misses the ratio of two settings at 19 of 20 points of `benchmarks/loading.py` on 2 virtual
 # CPUs (at half of them: 0.045), where the machine wanders by some percent meanwhile; what it misses most is how much
@@ -94,7 +97,8 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         expected, error = measured * each.ratio, float(np.exp(each.error))
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
-    replayed = {cell: _forecast(costs, each.settings, probe).expected for cell, each in seen.items()}
+    together = _together(costs, probe, seen.values())
+    replayed = {cell: _forecast(costs, each.settings, probe, together).expected for cell, each in seen.items()}
     replayed[now] = _time(costs, current, Storage())
     of_workers: dict[int, list[float]] = {}
     for cell in sorted(seen):
@@ -107,7 +111,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     def forecast(settings: LoaderSettings) -> Forecast:
         if known := seen.get((settings.workers, settings.prefetch if settings.workers else 0)):
             return replace(known, settings=settings)
-        found = _forecast(costs, settings, probe)
+        found = _forecast(costs, settings, probe, together)
         factor = float(np.interp(settings.workers, list(missed), list(missed.values())))
         low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
         return Forecast(settings, low, factor * found.expected, high)
@@ -226,13 +230,32 @@ def _stops_s(costs: LoaderCosts, workers: int) -> float:
     return stop * max(1.0, workers / costs.cpus) * len(_epochs(costs))
 
 
-def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None) -> Forecast:
-    # A run without workers has not seen workers compute beside the program.
-    is_unseen = settings.workers > 0 and costs.settings.num_workers == 0 and probe is None
+def _together(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> tuple[float, ...]:
+    """How much CPUs that are busy together may slow each other: a run with workers has it in its costs, one without
+    has not seen it, but a probe of it has: of what it may be, what the times are most like that the probe saw."""
+    if costs.settings.num_workers:
+        return (1.0,)
+    cells = [each for each in seen if each.settings.workers]
+    if not cells:
+        return (1.0, TOGETHER)
+
+    def misses(together: float) -> float:
+        replayed = [_forecast(costs, each.settings, probe, (together,)).expected for each in cells]
+        return sum(
+            np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + _REPLAYED_WELL**2)
+            for each, time in zip(cells, replayed, strict=True)
+        )
+
+    return (min(_TOGETHERS, key=misses),)
+
+
+def _forecast(
+    costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, together: tuple[float, ...]
+) -> Forecast:
     times = [
-        _time(costs, settings, storage, together)
+        _time(costs, settings, storage, slower)
         for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
-        for together in ((1.0, TOGETHER) if is_unseen else (1.0,))
+        for slower in (together if settings.workers else (1.0,))
     ]
     return Forecast(settings, min(times), float(np.mean(times)), max(times))
 

@@ -9,6 +9,7 @@ import math
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import psutil
@@ -58,7 +59,7 @@ class Turns:
         self.stops.append((stopped, stopped))
 
     def end(self) -> None:
-        """End it, if it has not ended yet."""
+        """End it with all that it has started, if it has not ended yet."""
         if self.process.poll() is not None:
             return
         self.was_ended = True
@@ -72,6 +73,13 @@ class Turns:
             for each in {*tree, *self._tree()}:
                 _send(each.kill)
             self.process.wait()
+        # A worker of a loader that was just being started would wait for its parent forever.
+        for act in (psutil.Process.terminate, psutil.Process.kill):
+            for each in tree:
+                _send(partial(act, each))
+            deadline = time.monotonic() + _PATIENCE_S
+            while any(map(_lives, tree)) and time.monotonic() < deadline:
+                time.sleep(_LOOK_EVERY_S)
 
     def _tree(self) -> list[psutil.Process]:
         try:
@@ -126,6 +134,13 @@ def take_turns(
         for run in runs:
             run.end()
     return runs
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _send(act: Callable[[], None]) -> None:
