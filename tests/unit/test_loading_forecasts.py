@@ -51,7 +51,6 @@ def costs(
         reading_cpu=0.0,
         send=0.0,
         receive=zero,
-        receive_alone=0.0,
         consume=zero + consume,
         first=np.arange(BATCHES) == 0,
         start=0.0,
@@ -156,17 +155,26 @@ def test_a_probe_tells_how_storage_answers_more_readers() -> None:
 
 
 def test_what_a_probe_has_seen_is_told_as_it_was() -> None:
-    """GIVEN a run without workers, and a probe in which 8 took three times as long as the replay says THEN that is what
-    they take, the run's own settings take what they took, and of those between half as much is missed: twice."""
-    found = costs(workers=0, cpu=0.01, consume=0.01, readers=1, cpus=4.0)
-    probe = Probe(costs(workers=8, cpu=0.01, readers=8), [Seen(8, 2, 1.5, 0.05)])
-    told = {(each.settings.workers, each.settings.prefetch): each for each in forecasts(found, [0, 4, 8], probe).grid}
-    now, seen, beside, between = (told[cell] for cell in ((0, 2), (8, 2), (8, 4), (4, 2)))
-    assert now.seen and now.low == now.expected == now.high == pytest.approx(0.02, rel=0.01)
+    """GIVEN a run with a worker, and a probe in which 8 took three times as long as the replay says THEN that is what
+    they take, the run's own settings take what they took, and of 4 three sevenths of it are missed."""
+    found = costs(workers=1, cpu=0.01, consume=0.01, readers=1)
+    probe = Probe(costs(workers=8, cpu=0.01, readers=8), [Seen(8, 2, 3.0, 0.05)])
+    told = {(each.settings.workers, each.settings.prefetch): each for each in forecasts(found, [1, 4, 8], probe).grid}
+    now, seen, beside, between = (told[cell] for cell in ((1, 2), (8, 2), (8, 4), (4, 2)))
+    assert now.seen and now.low == now.expected == now.high == pytest.approx(0.01, rel=0.01)
     assert seen.seen and seen.expected == pytest.approx(0.03, rel=0.01)
     assert [seen.low, seen.high] == pytest.approx([0.03 * np.exp(-0.05), 0.03 * np.exp(0.05)], rel=0.01)
     assert not beside.seen and beside.expected == pytest.approx(0.03, rel=0.02) and beside.high > seen.high
-    assert between.expected == pytest.approx(0.02, rel=0.02)
+    assert between.expected == pytest.approx(0.01 * (1 + 2 * 3 / 7), rel=0.02)
+
+
+def test_a_probe_tells_how_much_cpus_slow_each_other() -> None:
+    """GIVEN a run without workers, and a probe in which one took 1.3 times as long as on CPUs of their own THEN so do
+    others that compute beside the program."""
+    found = costs(workers=0, cpu=0.01, consume=0.01, readers=1)
+    probe = Probe(costs(workers=1, cpu=0.01, readers=1), [Seen(1, 2, 0.65, 0.02)])
+    (each,) = [each for each in forecasts(found, [1], probe).grid if each.settings.prefetch == 8]
+    assert not each.seen and each.expected == pytest.approx(0.013, rel=0.02)
 
 
 def test_a_replay_that_is_far_off_still_leaves_a_range() -> None:
@@ -268,7 +276,7 @@ def test_an_epoch_beside_which_something_else_ran_is_not_typical(at: int) -> Non
 def test_a_run_without_workers_has_not_seen_cpus_busy_together(workers: int, slower: float) -> None:
     """GIVEN as much computing in a worker as in the program THEN both may take as long as alone, or each may slow the
     other, unless the run had a worker: then it has seen it."""
-    least, most = per_batch(costs(workers=workers, prefetch=2, cpu=0.01, consume=0.01, readers=1), 1)
+    least, most = per_batch(costs(workers=workers, prefetch=2, cpu=0.1, consume=0.1, readers=1), 1)
     assert most / least == pytest.approx(slower, rel=0.03)
 
 

@@ -162,7 +162,7 @@ _WORDS = {
     "cpu": "the computing that samples take",
     "transfer": "batches on their way from the workers",
     "consumer": "taking batches that are there",
-    "startup": "workers to start",
+    "startup": "workers to start and to end",
 }
 
 

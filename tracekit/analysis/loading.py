@@ -30,7 +30,6 @@ _FEWEST_READY = 3
 _MOST_UNLIKE = 0.5
 # Where the program waits for fewer of its batches than this share, these are the unusual ones.
 _SHOWS_SHARE = 0.1
-_QUICKEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,6 @@ class LoaderCosts:
     reading_cpu: float
     send: float
     receive: Seconds
-    receive_alone: float
     consume: Seconds
     first: NDArray[np.bool_]
     start: float
@@ -137,7 +135,7 @@ def _costs(
     itself = (batches["worker"] < 0).to_numpy()
     wait = (received - asked) / _NS
     late = np.where(known & ~itself, (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS, np.nan)
-    receive = np.where(itself, 0.0, _receive(wait, late))
+    receive = np.where(itself, 0.0, _receive(wait, np.where(_taken_early(batches, first), np.nan, late)))
     # What a worker does for a batch beyond making it (turning it into bytes, sending them) shows where the program
     # waits for it; with the first one that it sends it does more.
     shows = (late < 0) & ~first
@@ -149,8 +147,6 @@ def _costs(
     cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
     ranks = _ranks_beside(run, process)
     cpus = max(cpus / ranks, 1.0)
-    crowd = _made_at(asked, batches[known & ~itself])
-    alone = _receive_alone(wait[(late > _SENT_S) & (crowd + 1 <= cpus)], wait[late > _SENT_S])
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     is_cut = last | np.append(_meets(received[:-1], asked[1:], stops), True)
@@ -176,7 +172,6 @@ def _costs(
         reading_cpu=_reading_cpu(batches),
         send=send,
         receive=receive,
-        receive_alone=float(min(alone, receive.max(initial=0.0))),
         consume=consume,
         first=first,
         start=_start(run, process, loader),
@@ -246,18 +241,12 @@ def _receive(wait: Seconds, late: Seconds) -> float:
     return float(np.median(after)) / 2 if len(after) else 0.0
 
 
-def _made_at(times: NDArray[np.int64], batches: pd.DataFrame) -> NDArray[np.int64]:
-    """How many batches were being made at each of these times."""
-    starts, ends = (np.sort(batches[name].to_numpy(dtype=np.int64)) for name in ("made_start_ns", "made_ns"))
-    return np.searchsorted(starts, times, "right") - np.searchsorted(ends, times, "right")
-
-
-def _receive_alone(quiet: Seconds, ready: Seconds) -> float:
-    """What taking a batch takes where a CPU was left for it; where that was hardly ever so, what it took at its
-    quickest."""
-    if len(quiet) >= _FEWEST_READY:
-        return float(np.median(quiet))
-    return float(np.percentile(ready, 100 * _QUICKEST)) if len(ready) else np.inf
+def _taken_early(batches: pd.DataFrame, first: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which batches the program has taken from the workers while it waited for an earlier one, which was made later:
+    when their turn came, it had them."""
+    made = batches["made_ns"].groupby(np.cumsum(first))
+    latest = made.cummax().groupby(np.cumsum(first)).shift(fill_value=0)
+    return np.asarray(batches["made_ns"] < latest)
 
 
 def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:

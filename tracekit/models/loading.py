@@ -25,7 +25,7 @@ _EVERY_COUNT_TO = 8
 _GROWTH = 1.25
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
 # tensors and `fork` on Linux x86-64.
-RECEIVE_S = 0.0003
+RECEIVE_S = 0.0013
 BYTES_PER_S = 1.5e9
 START_S = 0.013
 BOOT_S = 0.017
@@ -68,7 +68,8 @@ class Forecasts:
 class Split:
     """Shares of the loading wait, which add up to 1: `storage` and then the `cpu` work of making samples, as three runs
     would tell them (as it is, with instant storage, with instant samples); sending batches (`transfer`), taking them in
-    the program (`consumer`), starting workers. `order` cuts across: what delivery in any order would save.
+    the program (`consumer`), starting and ending workers (`startup`). `order` cuts across: what delivery in any order
+    would save.
     """
 
     storage: float
@@ -178,35 +179,29 @@ def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
 
 
 def split(costs: LoaderCosts) -> Split | None:
-    """What the program waited for, by what it would not have waited for: one cost after the other is taken away. What
-    the run waited beyond its replay is laid to the making of samples, which crowds the machine. None where it did not
-    wait.
+    """What the program waited for, by what it would not have waited for: in the replay, one cost after the other is
+    taken away. None where it did not wait.
     """
     settings = _settings_of(costs)
     work, machine = _workload(costs, settings.workers), _machine(costs)
     zero = np.zeros(len(costs))
     without = [
         ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - costs.cpu * costs.reading_cpu}),
-        ("cpu", {"cpu": work.cpu - costs.cpu, "receive": np.minimum(work.receive, costs.receive_alone)}),
+        ("cpu", {"cpu": work.cpu - costs.cpu}),
         ("transfer", {"cpu": zero}),
         ("consumer", {"receive": zero}),
     ]
-    whole = _stall(costs, work, machine, settings)
+    stops = _stops_s(costs, settings.workers)
+    whole = _stall(costs, work, machine, settings) + stops
     if whole <= 0:
         return None
-    order = whole - _stall(costs, work, machine, replace(settings, in_order=False))
+    order = whole - stops - _stall(costs, work, machine, replace(settings, in_order=False))
     stalls = [whole]
     for _, taken_away in without:
         work = replace(work, **taken_away)
-        stalls.append(min(_stall(costs, work, machine, settings), stalls[-1]))
-    shares = {name: stalls[at] - stalls[at + 1] for at, (name, _) in enumerate(without)}
-    beyond = max(sum(float(costs.wait[each.at].sum()) for each in _epochs(costs)) - whole, 0.0)
-    making = np.array([costs.blocked.sum() + costs.cpu.sum() * costs.reading_cpu, costs.cpu.sum()])
-    making[1] *= 1 - costs.reading_cpu
-    for name, part in zip(("storage", "cpu"), making / max(making.sum(), 1e-12), strict=True):
-        shares[name] += beyond * float(part)
-    found = {name: share / (whole + beyond) for name, share in shares.items()}
-    return Split(**found, startup=stalls[-1] / (whole + beyond), order=max(order / (whole + beyond), 0.0))
+        stalls.append(min(_stall(costs, work, machine, settings) + stops, stalls[-1]))
+    shares = {name: (stalls[at] - stalls[at + 1]) / whole for at, (name, _) in enumerate(without)}
+    return Split(**shares, startup=stalls[-1] / whole, order=max(order / whole, 0.0))
 
 
 def _settings_of(costs: LoaderCosts) -> LoaderSettings:
