@@ -158,14 +158,25 @@ def test_what_a_probe_has_seen_is_told_as_it_was() -> None:
     """GIVEN a run with a worker, and a probe in which 8 took three times as long as the replay says THEN that is what
     they take, the run's own settings take what they took, and of 4 three sevenths of it are missed."""
     found = costs(workers=1, cpu=0.01, consume=0.01, readers=1)
-    probe = Probe(costs(workers=8, cpu=0.01, readers=8), [Seen(8, 2, 3.0, 0.05)])
+    probe = Probe(costs(workers=8, cpu=0.01, readers=8), [Seen(8, 2, 3.0, 0.01)])
     told = {(each.settings.workers, each.settings.prefetch): each for each in forecasts(found, [1, 4, 8], probe).grid}
     now, seen, beside, between = (told[cell] for cell in ((1, 2), (8, 2), (8, 4), (4, 2)))
     assert now.seen and now.low == now.expected == now.high == pytest.approx(0.01, rel=0.01)
     assert seen.seen and seen.expected == pytest.approx(0.03, rel=0.01)
-    assert [seen.low, seen.high] == pytest.approx([0.03 * np.exp(-0.05), 0.03 * np.exp(0.05)], rel=0.01)
+    assert [seen.low, seen.high] == pytest.approx([0.03 * np.exp(-0.01), 0.03 * np.exp(0.01)], rel=0.01)
     assert not beside.seen and beside.expected == pytest.approx(0.03, rel=0.02) and beside.high > seen.high
     assert between.expected == pytest.approx(0.01 * (1 + 2 * 3 / 7), rel=0.02)
+
+
+def test_what_was_seen_unsurely_is_weighed_against_the_replay() -> None:
+    """GIVEN a probe in which 8 took twice as long as the replay says, give or take as much as the replay may miss THEN
+    the truth is expected half way, and more surely than by either."""
+    found = costs(workers=1, cpu=0.01, consume=0.01, readers=1)
+    error = float(np.log1p(MODEL_ERROR))
+    probe = Probe(costs(workers=8, cpu=0.01, readers=8), [Seen(8, 2, 2.0, error)])
+    (each,) = [each for each in forecasts(found, [8], probe).grid if each.settings.prefetch == 2]
+    assert each.expected == pytest.approx(0.01 * np.sqrt(2), rel=0.02)
+    assert each.high / each.expected == pytest.approx(np.exp(error / np.sqrt(2)), rel=0.01)
 
 
 def test_a_probe_tells_how_much_cpus_slow_each_other() -> None:

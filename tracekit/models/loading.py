@@ -99,15 +99,15 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
     together = _together(costs, probe, seen.values())
-    replayed = {cell: _forecast(costs, each.settings, probe, together).expected for cell, each in seen.items()}
-    replayed[now] = _time(costs, current, Storage())
-    of_workers: dict[int, list[float]] = {}
-    for cell in sorted(seen):
-        of_workers.setdefault(cell[0], []).append(_missed(seen[cell].expected, replayed[cell]))
-    missed = {workers: float(np.exp(np.mean(np.log(each)))) for workers, each in of_workers.items()}
-
-    own_error = abs(1 / _missed(measured, replayed[now]) - 1)
+    own_error = abs(1 / _missed(measured, _time(costs, current, Storage())) - 1)
     error = max(own_error, MODEL_ERROR)
+    of_workers: dict[int, list[float]] = {current.workers: [_missed(measured, _time(costs, current, Storage()))]}
+    for cell, measured_so in list(seen.items()):
+        if cell != now:
+            replayed = _forecast(costs, measured_so.settings, probe, together)
+            seen[cell] = _both(measured_so, replayed, error)
+            of_workers.setdefault(cell[0], []).append(_missed(seen[cell].expected, replayed.expected))
+    missed = {workers: float(np.exp(np.mean(np.log(of_workers[workers])))) for workers in sorted(of_workers)}
 
     def forecast(settings: LoaderSettings) -> Forecast:
         if known := seen.get((settings.workers, settings.prefetch if settings.workers else 0)):
@@ -223,6 +223,17 @@ def _stops_s(costs: LoaderCosts, workers: int) -> float:
         return 0.0
     stop = costs.stop if costs.settings.num_workers else STOP_S
     return stop * max(1.0, workers / costs.cpus) * len(_epochs(costs))
+
+
+def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
+    """What was measured and what the replay says, each weighed by how sure it is, in logarithms: a few turns may be
+    less sure than the replay."""
+    of_seen = np.log(seen.high / seen.low) / 2
+    of_replay = np.log(replayed.high / replayed.low) / 2 + np.log1p(error)
+    weight = of_replay**2 / (of_seen**2 + of_replay**2)
+    expected = float(np.exp(weight * np.log(seen.expected) + (1 - weight) * np.log(replayed.expected)))
+    half = float(np.exp(np.sqrt(weight) * of_seen))
+    return replace(seen, low=expected / half, expected=expected, high=expected * half)
 
 
 def _together(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> tuple[float, ...]:
