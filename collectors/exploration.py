@@ -46,7 +46,7 @@ _MOST_STEPS = 50
 # Rounds in detail before a plan is put together; again after twice as many, and so on: it is known ever better.
 _ROUNDS_TO_PLAN = 6
 _PROBES = 7
-# What a count of its own costs a call is looked at so often in detail, and known by the last of these.
+# What a count of its own costs a call is looked at so often in detail, and known by so many looks: each leaves a hook.
 _CALLS_BETWEEN_EMPTY_ONES = 8
 _EMPTY_CALLS = 64
 _GRAIN = 32_768  # elements that at::parallel_for gives to one thread
@@ -126,9 +126,10 @@ class Exploration:
             word = self._agent.spool.intern(f"{name} = {shape_of(args)}")
             self._agent.spool.write(Kind.SHAPE, word, now, now, number)
         if self._race is not None and self._counts.common != self._other:
-            if self._calls_seen % _CALLS_BETWEEN_EMPTY_ONES == 0:
-                self._time_empty_call()
-            self._calls_seen += 1
+            if self._calls_seen < _EMPTY_CALLS * _CALLS_BETWEEN_EMPTY_ONES:
+                if self._calls_seen % _CALLS_BETWEEN_EMPTY_ONES == 0:
+                    self._time_empty_call()
+                self._calls_seen += 1
         return _Timed(self._agent, self._backward, name)
 
     def _time_empty_call(self) -> None:
@@ -137,7 +138,6 @@ class Exploration:
             began = clock()
             call()
             self._call_ns[direction].append(clock() - began)
-            del self._call_ns[direction][:-_EMPTY_CALLS]
 
     # The schedule.
 

@@ -91,31 +91,31 @@ class Race:
             del self._blocks[loser]
         return losers
 
-    def best_for_each(self, touch_ns: Mapping[int, int]) -> tuple[int, dict[Key, int]]:
+    def best_for_each(self, call_ns: Mapping[int, int]) -> tuple[int, dict[Key, int]]:
         """The condition for everything, and those of the layers that are to have another one.
 
         Such layers call no other, are clearly faster with it, and save more than a call with a condition of its own
-        costs, `touch_ns` by direction. Of all conditions, the one for everything is that with which the step is the
+        costs, `call_ns` by direction. Of all conditions, the one for everything is that with which the step is the
         shortest after its layers have saved this: where most layers want one thing, the others are told apart.
         """
         layers = {key for rounds in self._blocks.values() for block in rounds.values() for key in block.layers}
         layers -= self._callers | {REST, WHOLE}
         plans = {}
         for common in self._blocks:
-            saved = {key: self._saved(common, key, touch_ns[key[1]]) for key in layers}
+            saved = {key: self._saved(common, key, call_ns[key[1]]) for key in layers}
             step = self._median(common, WHOLE) - sum(ns for ns, _ in saved.values())
             plans[common] = step, {key: other for key, (ns, other) in saved.items() if ns > 0}
         common = min(plans, key=lambda each: plans[each][0])
         return common, plans[common][1]
 
-    def _saved(self, common: int, key: Key, touch_ns: int) -> tuple[float, int]:
+    def _saved(self, common: int, key: Key, call_ns: int) -> tuple[float, int]:
         """What a layer saves in a block with the condition that is best for it beside the common one, and that one."""
         faster = [
             other for other in self._blocks if other != common and self._chance_that_equal(common, other, key) <= _CLEAR
         ]
         best = min(faster, key=lambda each: self._median(each, key), default=common)
         rounds = self._blocks[common]
-        paid = median(block.calls[key] for block in rounds.values()) * touch_ns
+        paid = median(block.calls[key] for block in rounds.values()) * call_ns
         return max(self._median(common, key) - self._median(best, key) - paid, 0.0), best
 
     def _median(self, condition: int, key: Key) -> float:

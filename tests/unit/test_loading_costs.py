@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from synthetic import Tape, make_manifest, make_run
+from synthetic import Tape, make_manifest, make_run, ns
 
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.steps import find_steps
@@ -38,6 +39,40 @@ def test_making_batches_is_none_of_the_cpus_that_the_rest_keeps_busy(tmp_path: P
     cpu_ms = BATCHES * (MAKE_MS + threads * USE_MS)
     tape.counter("process.cpu_ns", round(cpu_ms * 1e6), 0, BATCHES * (MAKE_MS + USE_MS))
     assert costs(tmp_path / "run", tape).consumer_cpus == pytest.approx(threads, rel=0.03)
+
+
+def test_what_taking_a_batch_takes_is_told_by_those_that_were_not_taken_yet(tmp_path: Path) -> None:
+    """GIVEN two workers, of which the first is always later, so that the program takes the second one's batch while it
+    waits for the first, and has it at once THEN that is not what taking takes: it takes 2 ms, as now and then a batch
+    shows that was ready and had not been taken."""
+    main = Tape(process=0, role="main")
+    workers = [
+        Tape(process=1 + number, role="loader worker", parent=0, worker=number, thread=1 + number) for number in (0, 1)
+    ]
+    for worker in workers:
+        main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=worker.worker, pid=1000 + worker.process)
+    late = (30.0, 10.0)  # what a batch takes each to make
+    for pair in range(BATCHES // 2):
+        begun, is_rested = main.now, pair % 5 == 4
+        made = [begun + ns(ms) for ms in (late if not is_rested else (10.0, 11.0))]
+        for worker, end, turn in zip(workers, made, (pair, pair), strict=True):
+            worker.add("fetches", begun, end, iteration=0, turn=turn, cpu_ns=0, samples=1)
+        if is_rested:
+            main.now = begun + ns(40.0)  # both are ready, and in order
+        for number in (0, 1):
+            asked = main.now
+            takes = ns(2.0) if number == 0 or is_rested else ns(0.1)
+            main.now = max(asked, made[number]) + takes
+            main.add("batches", asked, main.now, loader="loader", epoch=0, index=2 * pair + number, worker=number)
+        main.gap(USE_MS)
+    make_run(
+        tmp_path / "run",
+        [main, *workers],
+        manifest=make_manifest(cpus=4, loaders={"loader": Loader(num_workers=2, prefetch_factor=1)}),
+    )
+    run = open_run(tmp_path / "run")
+    (found,) = loader_costs(run, find_steps(run))
+    assert found.known == 1 and np.median(found.receive) == pytest.approx(0.002, rel=0.01)
 
 
 @pytest.mark.parametrize(("every", "counts"), [(40, False), (2, True)])

@@ -12,7 +12,7 @@ from tracekit.cli.main import main
 from tracekit.errors import RunError
 from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
-from tracekit.run.probes import Probed, load_sittings, save_sittings
+from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
 
 TURN_MS, TURNS = 250.0, 8
@@ -92,7 +92,12 @@ def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Pa
     assert "probe was left out" in report.advice and str(manifest) in report.advice
 
 
-@pytest.mark.parametrize("content", ["{", '[[{"run": "../run", "stops": []}]]', '[[{"run": 1}]]', "[[1]]", "[[]]", ""])
+HUGE = '[[{"run": "1", "stops": [[1, 99999999999999999999]]}]]'
+
+
+@pytest.mark.parametrize(
+    "content", ["{", '[[{"run": "../run", "stops": []}]]', '[[{"run": 1}]]', "[[1]]", "[[]]", "", HUGE]
+)
 def test_what_took_turns_is_not_taken_from_a_strange_file(tmp_path: Path, content: str) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
     (path / PROBE).mkdir()
@@ -100,6 +105,14 @@ def test_what_took_turns_is_not_taken_from_a_strange_file(tmp_path: Path, conten
     with pytest.raises(RunError, match=r"turns\.json"):
         load_sittings(path)
     assert "probe was left out" in analyze(open_run(path)).advice
+
+
+def test_a_probe_that_cannot_be_kept_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
+    (path / PROBE).write_text("a file of the user's")
+    with pytest.raises(RunError, match="cannot be kept there"):
+        clear_probe(path)
+    assert (path / PROBE).read_text() == "a file of the user's"
 
 
 def test_a_study_is_not_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,8 @@ _FEW, _NAMED = 0.01, 5
 _MS = 1e3
 _NS_PER_MS = 1e6
 
+Time = Callable[[LoaderForecast], float]
+
 
 def loader_settings(run: Run, report: Report) -> Advice:
     """Recommend workers, batches ahead and persistence for each loader; say why the program waits for it.
@@ -182,9 +184,9 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     seen = smallest_as_good([each for each in summary.forecasts if each.seen], attrgetter("expected_ms"))
     chosen = seen if seen is not None and _gain(summary, seen, share).low > 0 else chosen
     gain = _gain(summary, chosen, share)
-    what = _in_words(chosen.num_workers, chosen.prefetch_factor)
+    what = in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
-        now = _in_words(summary.num_workers, summary.prefetch_factor)
+        now = in_words(summary.num_workers, summary.prefetch_factor)
         # A probe tells how storage and CPUs serve more; what the model itself may miss only an experiment can tell.
         knows = _how_to_probe(report) if _hangs_on_the_unseen(summary, chosen) else _how_to_study(report)
         return [], (
@@ -245,9 +247,6 @@ def _share_of_loop(costs: LoaderCosts, loop: float) -> float:
 
 def _apply(report: Report) -> list[str]:
     return [f"{report.path}/settings.toml", "--", *report.command]
-
-
-Time = Callable[[LoaderForecast], float]
 
 
 def promising(loader: LoaderSummary) -> LoaderForecast | None:
@@ -352,7 +351,8 @@ def _how_to_study(report: Report) -> str:
     return f"`{shell_line(['tracekit', 'study', 'loading', '--', *report.command])}`"
 
 
-def _in_words(workers: int, prefetch: int) -> str:
+def in_words(workers: int, prefetch: int) -> str:
+    """Settings of a loader as a sentence has them."""
     if not workers:
         return "no workers"
     batches = "1 batch" if prefetch == 1 else f"{prefetch} batches"
@@ -367,5 +367,5 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
             f"{costs.loader}: no number of workers helps, the CPUs are full ({full:.0%}): decode once and keep the"
             " result, or use cheaper transforms."
         )
-    now = _in_words(summary.num_workers, summary.prefetch_factor)
+    now = in_words(summary.num_workers, summary.prefetch_factor)
     return f"{costs.loader}: {now} are as good as any; the program waits {summary.wait:.0%} of the time."

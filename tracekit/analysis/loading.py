@@ -244,8 +244,8 @@ def _receive(wait: Seconds, late: Seconds) -> float:
 def _taken_early(batches: pd.DataFrame, first: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which batches the program has taken from the workers while it waited for an earlier one, which was made later:
     when their turn came, it had them."""
-    made = batches["made_ns"].groupby(np.cumsum(first))
-    latest = made.cummax().groupby(np.cumsum(first)).shift(fill_value=0)
+    epoch = np.cumsum(first)
+    latest = batches["made_ns"].groupby(epoch).cummax().groupby(epoch).shift(fill_value=0)
     return np.asarray(batches["made_ns"] < latest)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from tracekit.analysis.loading import LoaderCosts, loader_costs
-from tracekit.analysis.steps import find_steps
+from tracekit.analysis.loading import LoaderCosts, Stop, loader_costs
+from tracekit.analysis.steps import Steps, find_steps
 from tracekit.run.folder import PROBE
-from tracekit.run.probes import Probed, load_sittings
+from tracekit.run.probes import load_sittings
 from tracekit.run.reader import Run, open_run
 
 # The first part of a turn is left out: what was asked of storage came while the process was stopped, and the caches are
@@ -19,6 +19,7 @@ from tracekit.run.reader import Run, open_run
 _COLD = 0.25
 _FEWEST_TURNS = 3
 _LEVEL = 0.95
+_NS = 1e9
 
 Pace = NDArray[np.float64]  # of each turn: seconds, batches
 
@@ -46,11 +47,12 @@ def probes(run: Run) -> dict[str, Probe]:
     """By loader. Raises RunError where the probe cannot be read."""
     found: dict[str, Probe] = {}
     for sitting in load_sittings(run.path):
-        runs = [(open_run(run.path / PROBE / each.run), each) for each in sitting]
-        base = _paces(*runs[0])
-        for probed, each in runs[1:] if len(runs) > 1 else runs:
-            paces = _paces(probed, each)
-            for costs in loader_costs(probed, find_steps(probed), _stops(probed, each)):
+        runs = [(open_run(run.path / PROBE / each.run), each.stops) for each in sitting]
+        turned = [_Turned(each, find_steps(each), _at(each, stops)) for each, stops in runs]
+        base = _paces(turned[0])
+        for each in turned[1:] or turned:
+            paces = _paces(each)
+            for costs in loader_costs(each.run, each.steps, each.stops):
                 if costs.known:
                     former = found.get(costs.loader, Probe(costs, []))
                     seen = _seen(costs, paces.get(costs.loader), base.get(costs.loader)) if len(runs) > 1 else []
@@ -59,19 +61,27 @@ def probes(run: Run) -> dict[str, Probe]:
     return {loader: Probe(probe.costs, _together(probe.seen)) for loader, probe in found.items()}
 
 
-def _stops(run: Run, probed: Probed) -> list[tuple[int, int]]:
+@dataclass(frozen=True)
+class _Turned:
+    """A run of a sitting, and when it was stopped, Unix ns."""
+
+    run: Run
+    steps: Steps
+    stops: list[Stop]
+
+
+def _at(run: Run, stops: list[Stop]) -> list[Stop]:
     offset = run.manifest.clock_offset_ns
-    return [(stopped + offset, resumed + offset) for stopped, resumed in probed.stops]
+    return [(stopped + offset, resumed + offset) for stopped, resumed in stops]
 
 
-def _paces(run: Run, probed: Probed) -> dict[str, Pace]:
+def _paces(turned: _Turned) -> dict[str, Pace]:
     """How long each turn was and how many batches came in it, by loader."""
-    main = find_steps(run).main
-    batches = run.sql(
+    batches = turned.run.sql(
         "SELECT loader, start_ns + duration_ns AS received_ns FROM batches WHERE process = ? ORDER BY received_ns",
-        [main],
+        [turned.steps.main],
     )
-    stops = np.array(_stops(run, probed), dtype=np.int64).reshape(-1, 2)
+    stops = np.array(turned.stops, dtype=np.int64).reshape(-1, 2)
     begin, end = stops[:-1, 1], stops[1:, 0]
     begin = begin + ((end - begin) * _COLD).astype(np.int64)
     found = {}
@@ -80,7 +90,7 @@ def _paces(run: Run, probed: Probed) -> dict[str, Pace]:
         count = np.searchsorted(received, end) - np.searchsorted(received, begin)
         # It may go on without this loader; after the last turn it did not go on.
         is_at_it = (begin >= received[0]) & ((end <= received[-1]) | (end == end[-1:]) & (count > 0))
-        found[str(loader)] = np.where(is_at_it[:, None], np.stack([(end - begin) / 1e9, count], axis=1), 0.0)
+        found[str(loader)] = np.where(is_at_it[:, None], np.stack([(end - begin) / _NS, count], axis=1), 0.0)
     return found
 
 

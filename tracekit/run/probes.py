@@ -1,6 +1,8 @@
 """The probe of a run: its command again under other settings, several processes at a time that took turns."""
 
+import shutil
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -9,19 +11,37 @@ from tracekit.run.folder import PROBE
 
 _TURNS = "turns.json"
 
+Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
 
 class Probed(msgspec.Struct):
     """A run below the folder of the probe, and when it was stopped and resumed, CLOCK_MONOTONIC ns."""
 
     run: str
-    stops: list[tuple[int, int]]
+    stops: list[tuple[Time, Time]]
 
 
 Sitting = list[Probed]  # what took turns: first, where there are several, the program as it is
 
 
+def clear_probe(run: Path) -> None:
+    """Make the folder of a run's probe, empty. Raises RunError where it cannot be made."""
+    folder = run / PROBE
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+    except OSError as error:
+        raise RunError(f"{folder}: a probe cannot be kept there ({error.strerror})") from None
+
+
 def save_sittings(run: Path, sittings: list[Sitting]) -> None:
-    (run / PROBE / _TURNS).write_bytes(msgspec.json.encode(sittings))
+    """Raises RunError where they cannot be written."""
+    file = run / PROBE / _TURNS
+    try:
+        file.write_bytes(msgspec.json.encode(sittings))
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written ({error.strerror})") from None
 
 
 def load_sittings(run: Path) -> list[Sitting]:

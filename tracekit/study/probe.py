@@ -7,34 +7,31 @@ the program as it is. All are ended when they have been seen.
 
 import math
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import promising
-from tracekit.analysis.loading import loader_costs
+from tracekit.advice.loading import in_words, promising
+from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import fits, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
-from tracekit.run.probes import Probed, Sitting, save_sittings
+from tracekit.run.probes import Probed, Sitting, clear_probe, save_sittings
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.turns import take_turns
+from tracekit.study.turns import patience, take_turns
 
 # Of both sittings together, all turns of all processes.
 _FIRST_S, _SECOND_S = 4.0, 6.0
 _SHORTEST_TURN_S = 0.25
 _BATCHES_PER_TURN = 12
-# A run that takes some times longer to come to its loop than the run did waits for another one.
-_PATIENCE_S, _PATIENCE = 30.0, 3.0
 _PREFETCH = 2  # torch's default
 _MOST_TRIED = 2
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
@@ -48,18 +45,20 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
-    costs = {each.loader: each for each in loader_costs(run, find_steps(run)) if not each.settings.iterable}
+    steps = find_steps(run)
+    costs = {each.loader: each for each in loader_costs(run, steps)}
     counts = worker_counts(thread_budget(describe_cpu()))
     most = {
         loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
         for loader, each in costs.items()
+        if not each.settings.iterable
     }
     most = {loader: cell for loader, cell in most.items() if cell[0]}
     if not most:
         raise StudyError(f"{run.path}: no loader was seen that may have workers, so there is nothing to probe")
-    shutil.rmtree(run.path / PROBE, ignore_errors=True)
-    (run.path / PROBE).mkdir()
-    sittings = _Sittings(run, say)
+    clear_probe(run.path)
+    window = steps.window(steps.main) if steps.main is not None else None
+    sittings = _Sittings(run, costs, (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0, say)
     sittings.hold([most], _FIRST_S)
     if tried := _tried(analyze(run).loaders, most):
         sittings.hold(tried, _SECOND_S)
@@ -81,18 +80,14 @@ def _tried(loaders: Sequence[LoaderSummary], probed: Cells) -> list[Cells]:
 class _Sittings:
     """The runs of a probe, several at a time."""
 
-    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
-        steps = find_steps(run)
-        self._run, self._say = run, say
-        self._costs = {each.loader: each for each in loader_costs(run, steps)}
+    def __init__(self, run: Run, costs: dict[str, LoaderCosts], began_s: float, say: Callable[[str], None]) -> None:
+        self._run, self._costs, self._say = run, costs, say
         self._folder = Path(os.path.abspath(run.path)) / PROBE
         self._held: list[Sitting] = []
         self._number = 0
         batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
         self._turn_s = max(_SHORTEST_TURN_S, _BATCHES_PER_TURN * batch_s)
-        window = steps.window(steps.main) if steps.main is not None else None
-        began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
-        self._patience_s = _PATIENCE_S + _PATIENCE * began_s
+        self._patience_s = patience(began_s)
 
     def hold(self, others: list[Cells], seconds: float) -> None:
         """Let the program as it is and with other settings take turns; where they cannot run side by side, the first of
@@ -100,28 +95,26 @@ class _Sittings:
         command = shell_line(self._run.manifest.command)
         if self._fit([{}, *others]):
             words = " and ".join(_in_words(each) for each in others)
-            self._say(f"running {command} for up to {seconds:.0f} s of its loop, as it is and with {words} in turns")
+            self._say(
+                f"running {command} for up to {seconds:.0f} s of its loop in all, as it is and with {words}, in turns;"
+                " then they are ended"
+            )
             try:
-                self._let_run([{}, *others], seconds, self._patience_s)
+                self._let_run([{}, *others], seconds, self._turn_s, self._patience_s)
                 return
             except (StudyError, TimeoutError) as error:
                 self._say(f"side by side {error}")
         if not self._held:
-            self._say(f"running {command} for up to {seconds:.0f} s of its loop with {_in_words(others[0])}")
-            self._let_run(others[:1], seconds)
+            words = _in_words(others[0])
+            self._say(f"running {command} for up to {seconds:.0f} s of its loop with {words}; then it is ended")
+            self._let_run(others[:1], seconds, turn_s=seconds)
 
     def _fit(self, conditions: list[Cells]) -> bool:
         """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""
-        ahead = sum(
-            workers * prefetch * self._costs[loader].batch_bytes
-            for cells in conditions
-            for loader, (workers, prefetch) in self._cells(cells).items()
-        )
-        processes = sum(
-            (1 + workers) * self._costs[loader].worker_bytes
-            for cells in conditions
-            for loader, (workers, _) in self._cells(cells).items()
-        )
+        ahead = processes = 0
+        for loader, (workers, prefetch) in (cell for cells in conditions for cell in self._cells(cells).items()):
+            ahead += workers * prefetch * self._costs[loader].batch_bytes
+            processes += (1 + workers) * self._costs[loader].worker_bytes
         memory = next(iter(self._costs.values())).memory
         return (memory.shared is None or ahead <= memory.shared) and (
             memory.free is None or processes + ahead <= memory.free
@@ -134,10 +127,10 @@ class _Sittings:
         }
         return own | cells
 
-    def _let_run(self, conditions: list[Cells], seconds: float, patience_s: float = math.inf) -> None:
+    def _let_run(self, conditions: list[Cells], seconds: float, turn_s: float, patience_s: float = math.inf) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             launches = [self._launch(cells, Path(scratch)) for cells in conditions]
-            turns = take_turns(launches, self._turn_s, patience_s, seconds)
+            turns = take_turns(launches, turn_s, patience_s, seconds)
         for launch, each in zip(launches, turns, strict=True):
             if each.process.returncode and not each.was_ended:
                 launch.opened(each.process.returncode)
@@ -169,4 +162,4 @@ def _entries(cells: Cells) -> list[Entry]:
 
 
 def _in_words(cells: Cells) -> str:
-    return " or ".join(f"{workers} workers" for workers, _ in dict.fromkeys(cells.values()))
+    return " or ".join(in_words(*cell) for cell in dict.fromkeys(cells.values()))

@@ -20,7 +20,7 @@ from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import ENDED_PLAN, REFUSED_PLAN
 from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.turns import Turns, alone, take_turns
+from tracekit.study.turns import Turns, alone, patience, take_turns
 
 _NS_TO_MS = 1e-6
 _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"]
@@ -28,8 +28,6 @@ _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overh
 # the shorter the better: on a virtual machine with neighbours the speed went up and down by a third within a second.
 _SHORTEST_TURN_S, _LONGEST_TURN_S = 0.05, 5.0
 _STEPS_PER_TURN = 8
-# A run that takes some times what a whole one took, and some more, to come to its loop waits for another one.
-_PATIENCE_S, _PATIENCE = 30.0, 3.0
 # Of the memory that is free, for all runs that take turns.
 _SHARE_OF_MEMORY = 0.5
 
@@ -136,7 +134,7 @@ class StudyRuns:
         if turn_s is None:  # what fails ends the study at once
             steps = [self._steps(launch, alone(launch)) for launch in launches]
         else:
-            patience_s = _PATIENCE_S + _PATIENCE * self.usual_seconds()
+            patience_s = patience(self.usual_seconds())
             steps = [
                 self._steps(*both) for both in zip(launches, take_turns(launches, turn_s, patience_s), strict=True)
             ]

@@ -15,10 +15,17 @@ from typing import Protocol
 import psutil
 
 _PATIENCE_S = 10.0
+# A run that takes some times what another one took, and some more, to come to its loop waits for another one.
+_START_S, _START = 30.0, 3.0
 
 _LOOK_EVERY_S = 0.02
 
 Stop = tuple[int, int]  # from, to: CLOCK_MONOTONIC ns
+
+
+def patience(usual_s: float) -> float:
+    """How long to wait until a run comes to its loop that usually takes so long, s."""
+    return _START_S + _START * usual_s
 
 
 class Launch(Protocol):
