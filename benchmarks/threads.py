@@ -5,8 +5,9 @@
 Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Taking turns with it, second by
 second, two more processes run every fixed count in randomised blocks: the truth of the same minute, which `fixed_loses`
 and, of a fixed count, the error of the prediction are about. Then two processes run, in turns and in randomised blocks,
-nothing set (twice: the noise floor), every fixed count, the recommendation, its control (the same plan with one count
-everywhere) and plans drawn at random: the truth of a later minute.
+nothing set (twice: the noise floor), every fixed count, the recommendation and plans drawn at random: the truth of a
+later minute. At last one process runs nothing but the control of a plan by layer (the same plan with one count
+everywhere) and nothing set, for a minute and a half: what a plan costs is less than what the others can tell apart.
 
 There are two of each because processes that run the same program differ: `twins_differ` is by how much in what a count
 gains, at most, and `between_processes` the standard deviation of that, less what is an error of measurement. What the
@@ -49,6 +50,7 @@ Twins = list[dict[str, np.ndarray]]  # the step times of each condition, ns, by 
 TURN_S = 1.0
 PROGRAM = [sys.executable, str(Path(__file__).parent / "_thread_models.py")]
 RANDOM_PLANS = 6
+CONTROL_S = 90.0
 RESAMPLES = 1000
 # Records a command under a switchback, which no command line offers: conditions are read from the first argument.
 RECORDER = """
@@ -82,6 +84,22 @@ def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, Twi
     each += [under(fixed_counts, name, 3 * seconds, folder / f"meanwhile{twin}") for twin in range(2)]
     run, *meanwhile = run_in_turns(each)
     return analyze(run), [times_of(twin) for twin in meanwhile]
+
+
+def cost_of(plan: dict[str, Any], name: str, folder: Path) -> Ratio:
+    """How long a step takes with a plan, of one with nothing set."""
+    (run,) = run_in_turns(
+        [
+            under(
+                [{"name": "baseline", "settings": {}}, {"name": "control", "settings": plan}],
+                name,
+                CONTROL_S,
+                folder / "control",
+            )
+        ]
+    )
+    times = times_of(run)
+    return Ratio.of(list(times["control"]), list(times["baseline"]))
 
 
 def run_in_turns(each: list[Recording]) -> list[Run]:
@@ -124,9 +142,10 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         assert report.exploration is not None
         if settings:
             conditions.append({"name": "recommended", "settings": settings})
-            conditions.append({"name": "control", "settings": control(settings, report.exploration.current)})
         later = [under(conditions, name, seconds * len(conditions) / 3, folder / f"later{twin}") for twin in range(2)]
         twins = [times_of(run) for run in run_in_turns(later)]
+        by_layer = any(each.startswith(("threads.layers", "threads.backward")) for each in settings)
+        cost = cost_of(control(settings, report.exploration.current), name, folder) if by_layer else None
     times = pooled(twins)
     base = times["baseline"]
     saved = {each: Ratio.of(list(values), list(base)) for each, values in times.items()}
@@ -135,11 +154,10 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
     best = fastest(times, names)
     advised = settings.get("threads.intra_op", report.exploration.current)
     advised_name, current = fixed(advised)["name"], fixed(report.exploration.current)["name"]
-    by_layer = any(each.startswith(("threads.layers", "threads.backward")) for each in settings)
-    same = {ours, "again", "control"} | (set() if by_layer else {advised_name})
+    same = {ours, "again"} | (set() if by_layer else {advised_name})
     others = [each for each in saved if each not in same]
     floor = max(abs(saved["again"].low - 1), abs(saved["again"].high - 1))
-    most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended", "control"))
+    most = max(1 - ratio.median for each, ratio in saved.items() if each not in ("again", "recommended"))
     predicted = next((each.gain for each in report.settings), None)
     counted = advised_name if settings else best
     now = [twin[counted] / twin[current] for twin in meanwhile]
@@ -150,7 +168,7 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
         for each in names
         if each != current
     ]
-    searched = [name for name in times if name not in ("again", "recommended", "control")]
+    searched = [name for name in times if name not in ("again", "recommended")]
     return {
         "step_ms": float(np.median(base)) / 1e6,
         "rounds": len(base),
@@ -172,7 +190,8 @@ def judge(name: str, seconds: float) -> dict[str, Any]:
             np.mean([loses(other, fastest(one, names), names) for one, other in in_both_orders(meanwhile)])
         ),
         "advised_count": advised,
-        "control": saved["control"].median - 1 if "control" in saved else None,
+        "control": cost and cost.median - 1,
+        "control_interval": cost and [cost.low - 1, cost.high - 1],
         "beats": [bool(saved[ours].median < saved[each].median) for each in others],
         "not_beaten": [bool(saved[ours].median - saved[each].median <= floor) for each in others],
         "search_beats": [
@@ -282,7 +301,7 @@ def main() -> None:
         else None,
         "truth_moved_median": float(np.median([each["truth_moved"] for each in models.values()])),
         "truth_moved_most": max(each["truth_moved"] for each in models.values()),
-        "control_most": max((abs(each["control"]) for each in advice), default=None),
+        "control_most": max((abs(each["control"]) for each in advice if each["control"] is not None), default=None),
         "prediction_error_median_later": float(np.median(later)) if later else None,
         "prediction_error_worst_later": max(later, default=None),
         "false_advice": [name for name, each in models.items() if each["false_advice"]],
