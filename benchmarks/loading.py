@@ -4,8 +4,8 @@
 
 Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
 settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
-the truth. `tracekit analyze` of the recorded run, and `analyze --probe` where that has left open how storage answers,
-predict the time per batch over the grid and recommend settings. Where a value was told, `errors` are those of it, and
+the truth. `tracekit analyze` of the recorded run, and `analyze --probe` of it, predict the time per batch over the grid
+and recommend settings. Where a value was told, `errors` are those of it, and
 `errors_of_gains` those of its ratio to the settings that the run had. Where only a range was told (no such number of
 readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
 those of the run take turns in another process: the best of many in the same rounds is the luckiest. In one more process
@@ -148,7 +148,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         *alike, times = around((recording, plain), truth, rounds)
         recorded, unrecorded = (next(iter(found.values()))[:, 0] for found in alike)
         told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
-        probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload) if told.ranges else told
+        probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
         best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
         finals = {now, best, told.chosen, probed.chosen}

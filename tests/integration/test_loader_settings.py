@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from recording import plain, record, tracekit
 
@@ -145,6 +146,44 @@ def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Pa
     record([sys.executable, str(tmp_path / "program.py")], tmp_path / "other")
     refused = tracekit("analyze", "--probe", str(tmp_path / "other"))
     assert refused.returncode == 2 and "nothing to probe" in refused.stderr and not (tmp_path / "other/probe").exists()
+
+
+ALONE = """
+import fcntl, os, pathlib, sys, time
+from torch.utils.data import DataLoader
+
+lock = open(pathlib.Path(__file__).with_suffix(".lock"), "w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit("another one is running")
+
+class Samples:
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return index
+
+print(os.getpid(), file=open(pathlib.Path(__file__).with_suffix(".pids"), "a"))
+for _ in range(3):
+    for _ in DataLoader(Samples(), 4):
+        pass
+"""
+
+
+def test_a_program_that_cannot_run_beside_itself_is_probed_alone(tmp_path: Path) -> None:
+    """GIVEN a program that refuses to run twice at once THEN its probe says so, runs it alone with other settings,
+    and leaves no process behind."""
+    program = tmp_path / "alone.py"
+    program.write_text(ALONE)
+    assert record([sys.executable, str(program)], tmp_path / "run").code == 0
+    done = tracekit("analyze", "--probe", "--json", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "side by side" in done.stderr and "another one is running" in done.stderr
+    (loader,) = json.loads(done.stdout)["loaders"]
+    assert loader["probed"]
+    assert not any(psutil.pid_exists(int(pid)) for pid in program.with_suffix(".pids").read_text().split())
 
 
 EFFECTS = Path(__file__).parent / "programs" / "loader_effects.py"

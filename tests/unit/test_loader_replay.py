@@ -1,6 +1,7 @@
-"""The replay of a DataLoader against recursions and bounds that are known without one."""
+"""The replay of a DataLoader against what torch does step by step, and bounds that are known without it."""
 
 import math
+from heapq import heappop, heappush
 
 import numpy as np
 import pytest
@@ -27,30 +28,58 @@ def only(cpu: float, consume: float, batches: int = 40, **others: float) -> Work
     )  # fmt: skip
 
 
-def by_recursion(work: Workload, workers: int, prefetch: int) -> tuple[list[float], float]:
-    """When batches are received in order where nothing is shared: a batch is asked for when the one W k before it was
-    received, its worker begins it when it is through with the one W before it."""
+def step_by_step(work: Workload, workers: int, prefetch: int) -> tuple[list[float], float]:
+    """When batches are got in order where nothing is shared: what torch's iterator does, line by line. It takes what
+    was finished first until the batch that is due is among the taken, and then hands out one more."""
     made = work.delay + work.transfer + work.cpu
-    received: list[float] = []
-    finished: list[float] = []
-    asked = 0.0
-    for batch in range(len(work)):
-        handed = received[batch - workers * prefetch] if batch >= workers * prefetch else 0.0
-        begun = max(handed, finished[batch - workers] if batch >= workers else 0.0)
-        finished.append(begun + made[batch])
-        received.append(max(asked, finished[batch]) + work.receive[batch])
-        asked = received[batch] + work.consume[batch]
-    return received, asked
+    free = [0.0] * workers
+    finished: list[tuple[float, int]] = []
+    now, handed_out = 0.0, 0
+
+    def hand_out() -> None:
+        nonlocal handed_out
+        if handed_out < len(work):
+            worker = handed_out % workers
+            free[worker] = max(now, free[worker]) + made[handed_out]
+            heappush(finished, (free[worker], handed_out))
+            handed_out += 1
+
+    for _ in range(workers * prefetch):
+        hand_out()
+    got: list[float] = []
+    taken: set[int] = set()
+    for due in range(len(work)):
+        while due not in taken:
+            at, batch = heappop(finished)
+            now = max(now, at) + work.receive[batch]
+            taken.add(batch)
+        hand_out()
+        got.append(now)
+        now += work.consume[due]
+    return got, now
 
 
-@given(workloads(), st.integers(1, 4), st.integers(1, 3))
+@given(workloads(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1 << 32))
 @settings(max_examples=200, deadline=None)
-def test_with_enough_of_everything_it_is_the_recursion(work: Workload, workers: int, prefetch: int) -> None:
-    work = Workload(work.delay + work.transfer, 0 * work.cpu, work.cpu, work.receive, work.consume)
+def test_with_enough_of_everything_it_is_what_torch_does(
+    work: Workload, workers: int, prefetch: int, seed: int
+) -> None:
+    apart = np.random.default_rng(seed).random(len(work))  # what is finished at the same time comes in any order
+    work = Workload(work.delay + work.transfer, 0 * work.cpu, work.cpu + apart, work.receive, work.consume)
     found = replay(work, Machine(), LoaderSettings(workers, prefetch))
-    received, end = by_recursion(work, workers, prefetch)
+    received, end = step_by_step(work, workers, prefetch)
     assert found.received == pytest.approx(np.array(received))
     assert found.end == pytest.approx(end)
+
+
+def test_what_is_not_due_is_taken_while_the_program_waits() -> None:
+    """GIVEN two workers, the first of which takes 10 s and the other 1, and 2 s to take a batch THEN only the batch
+    that is waited for adds to the wait: the other one was taken meanwhile."""
+    cpu = np.tile([10.0, 1.0], 10)
+    work = Workload(0 * cpu, 0 * cpu, cpu, 0 * cpu + 2, 0 * cpu + 1)
+    found = replay(work, Machine(), LoaderSettings(2, 1))
+    waits = found.received - found.asked
+    assert waits[1::2] == pytest.approx(np.zeros(10)) and waits[0] == pytest.approx(12)
 
 
 @given(workloads(), st.sampled_from([1.0, 2.0, 3.0]))

@@ -187,14 +187,13 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     what = in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
         now = in_words(summary.num_workers, summary.prefetch_factor)
-        # A probe tells how storage and CPUs serve more; what the model itself may miss only an experiment can tell.
-        knows = _how_to_probe(report) if _hangs_on_the_unseen(summary, chosen) else _how_to_study(report)
+        knows = _how_to_study(report) if summary.probed else _how_to_probe(report)
         return [], (
             f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell; {knows} does."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if _hangs_on_the_unseen(summary, chosen):
+    if hangs_on_the_unseen(summary):
         why += (
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
             f" storage and CPUs serve more: {_how_to_probe(report)} tells"
@@ -332,10 +331,10 @@ def _gain(loader: LoaderSummary, chosen: LoaderForecast, share: float) -> Gain:
     return Gain(*(share * (1 - time / loader.batch_ms) for time in times))
 
 
-def _hangs_on_the_unseen(loader: LoaderSummary, chosen: LoaderForecast) -> bool:
-    """Whether the range is wider than what the model may miss, for want of a look at more readers."""
-    missed = (1 + _error(loader)) ** 2
-    return not loader.probed and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)
+def hangs_on_the_unseen(loader: LoaderSummary) -> bool:
+    """Whether what is promising has a range wider than what the model may miss, for want of a look at more readers."""
+    chosen, missed = promising(loader), (1 + _error(loader)) ** 2
+    return not loader.probed and chosen is not None and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)
 
 
 def _error(loader: LoaderSummary) -> float:

@@ -1,9 +1,10 @@
 """What a DataLoader would do with other settings: its mechanics replayed with what each batch costs.
 
 `torch.utils.data.DataLoader` hands out the indices of W k batches at first (W workers, prefetch factor k), and one more
-for each batch that the program has received; to the workers in turn, where batches come in order. A worker makes its
-batches one after the other. Beside them runs the program, which receives a batch and computes. What shares the CPUs is
-slowed down alike when more is wanted than there is (processor sharing), and so are the reads that share the storage.
+for each batch that the program has got; to the workers in turn, where batches come in order. A worker makes its batches
+one after the other. Beside them runs the program, which takes batches from the workers and computes. While it waits for
+the one that is due it takes whatever comes, and keeps it until its turn. What shares the CPUs is slowed down alike when
+more is wanted than there is (processor sharing), and so are the reads that share the storage.
 """
 
 import math
@@ -23,7 +24,7 @@ class Workload:
     """What the batches of an epoch cost, one value each [B], in seconds; with the machine to themselves.
 
     In the worker: `delay` waiting for storage whatever else is read, `transfer` at all of the storage's bandwidth, and
-    `cpu`. In the program: `receive` to take it from the workers (if there are any), `consume` to compute with it.
+    `cpu`. In the program: `receive` to take it from its worker (if there are any), `consume` to compute with it.
     """
 
     delay: Seconds
@@ -62,7 +63,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class Replay:
-    """When the program asked for each batch and had it, s from the beginning of the epoch [B], in the order in which
+    """When the program asked for each batch and got it, s from the beginning of the epoch [B], in the order in which
     they came; and when it was through with the last one."""
 
     asked: Seconds
@@ -107,7 +108,8 @@ class _Epoch:
         after = reversed(range(settings.workers))
         self._boot = [max(settings.boot - settings.start * others, 0.0) for others in after]
         self._maker: dict[int, int] = {}  # the worker of a batch that is not received yet
-        self._finished: deque[int] = deque()
+        self._finished: deque[int] = deque()  # and not taken yet, as they came
+        self._kept: set[int] = set()  # taken, and not due yet
         self._next_worker = self._handed_out = 0
         self._asked: list[float] = []
         self._received: list[float] = []
@@ -134,17 +136,35 @@ class _Epoch:
         if batch < len(self._work):
             self._begin(-1, self._made(batch), "made")
 
-    def _receive(self) -> None:
-        """Take the batch that is due, if it is there."""
-        if not self._is_waiting or not self._finished:
+    def _look(self) -> None:
+        """Where the program waits: have the batch that is due, if it was taken already, or take what came first."""
+        if not self._is_waiting:
             return
-        due = len(self._received) if self._settings.in_order else self._finished[0]
-        if due not in self._finished:
-            return
-        self._finished.remove(due)
+        due = len(self._received)
+        if due in self._kept:
+            self._kept.remove(due)
+            self._have(due)
+        elif self._finished:
+            self._is_waiting = False
+            self._taking = self._finished.popleft()
+            self._begin(-1, [("cpu", float(self._work.receive[self._taking]))], "taken")
+
+    def _taken(self) -> None:
+        batch = self._taking
+        if self._settings.in_order and batch != len(self._received):
+            del self._tasks[-1]
+            self._kept.add(batch)
+            self._is_waiting = True
+            self._look()
+        else:
+            self._have(batch)
+
+    def _have(self, batch: int) -> None:
+        """The program has a batch from a worker, and hands out another one before it computes."""
         self._is_waiting = False
-        self._due = due
-        self._begin(-1, [("cpu", float(self._work.receive[due]))], "received")
+        self._outstanding[self._maker.pop(batch)] -= 1
+        self._hand_out()
+        self._got(batch)
 
     def _begin(self, who: int, phases: list[tuple[str, float]], then: str, cpus: float = 1.0) -> None:
         self._tasks[who] = _Task(deque([*phases, (then, 0.0)]), cpus)
@@ -170,7 +190,7 @@ class _Epoch:
             self._asked.append(self._now)
             if self._settings.workers:
                 self._is_waiting = True
-                self._receive()
+                self._look()
             else:
                 self._fetch_itself()
 
@@ -221,7 +241,8 @@ class _Epoch:
                 ended.append(who)
         for who in ended:
             self._tasks[who].phases.popleft()
-        for who in sorted(ended, reverse=True):  # workers first: what they finish now is there when the program looks
+        # Workers first: what they finish now is there when the program looks.
+        for who in sorted(ended, key=lambda each: (each == -1, each)):
             self._settle(who)
 
     def _settle(self, who: int) -> None:
@@ -234,11 +255,8 @@ class _Epoch:
         match task.kind():
             case "made":
                 self._got(len(self._received))
-            case "received":
-                worker = self._maker.pop(self._due)
-                self._outstanding[worker] -= 1
-                self._hand_out()
-                self._got(self._due)
+            case "taken":
+                self._taken()
             case "consumed":
                 self._consumed()
             case "finished":
@@ -248,4 +266,4 @@ class _Epoch:
                 del self._tasks[who]
                 self._finished.append(batch)
                 self._work_on(who)
-                self._receive()
+                self._look()

@@ -1,21 +1,20 @@
 """The probe: the command of a run some times more, for some seconds of its loop.
 
-One run cannot know how storage and CPUs serve more workers than it had. First the program as it is and one with as many
-workers as are ever advised take turns; what that tells leaves one or two settings to try, which then take turns with
-the program as it is. All are ended when they have been seen.
+What seems best takes turns with the program as it is. Where that hangs on how storage and CPUs serve more workers than
+the run had, one with as many workers as are ever advised has taken turns with it before; what this tells leaves one or
+two settings to try. All are ended when they have been seen.
 """
 
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import in_words, promising
+from tracekit.advice.loading import hangs_on_the_unseen, in_words, promising
 from tracekit.analysis.loading import LoaderCosts, loader_costs
-from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import fits, worker_counts
@@ -28,8 +27,8 @@ from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import patience, take_turns
 
-# Of both sittings together, all turns of all processes.
-_FIRST_S, _SECOND_S = 4.0, 6.0
+# Of all sittings together, all turns of all processes; and of the one with most workers.
+_ALL_S, _MOST_WORKERS_S = 10.0, 4.0
 _SHORTEST_TURN_S = 0.25
 _BATCHES_PER_TURN = 12
 _PREFETCH = 2  # torch's default
@@ -40,8 +39,8 @@ Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of ea
 
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
-    """Record the run's command again, in its directory, into the folder `probe` of the run, with as many workers as
-    are ever advised and fit into memory, and with what seems best then.
+    """Record the run's command again, in its directory, into the folder `probe` of the run, with what seems best; and
+    before, where that hangs on what the run has not seen, with as many workers as are ever advised and fit into memory.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -59,15 +58,20 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
     sittings = _Sittings(run, costs, (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0, say)
-    sittings.hold([most], _FIRST_S)
-    if tried := _tried(analyze(run).loaders, most):
-        sittings.hold(tried, _SECOND_S)
+    seconds = _ALL_S
+    tried = _tried(run, most)
+    if not tried or any(hangs_on_the_unseen(each) for each in analyze(run).loaders if each.loader in most):
+        sittings.hold([most], _MOST_WORKERS_S)
+        seconds -= _MOST_WORKERS_S
+        tried = _tried(run, most)
+    if tried:
+        sittings.hold(tried, seconds)
 
 
-def _tried(loaders: Sequence[LoaderSummary], probed: Cells) -> list[Cells]:
+def _tried(run: Run, probed: Cells) -> list[Cells]:
     """What seems best now, for all loaders at once; one that has nothing to try is left as it is."""
     best: dict[str, list[tuple[int, int]]] = {}
-    for loader in (each for each in loaders if each.loader in probed):
+    for loader in (each for each in analyze(run).loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
         cells = [(each.num_workers, each.prefetch_factor) for each in (promising(loader), *candidates(loader)) if each]
         best[loader.loader] = [cell for cell in dict.fromkeys(cells) if cell != now][:_MOST_TRIED]
