@@ -39,10 +39,11 @@ class LoaderCosts:
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next,
     and `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
     (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch
-    takes as long. `receive` is what a batch that is there takes to be taken. `first` marks those that an epoch
-    began with. `start` is what the program takes to start one worker, `boot` what a worker takes then until it
-    makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had `worker_bytes`
-    at most (or has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    takes as long; `receive` is what a batch that is there takes to be taken: both without waiting for a CPU. `first`
+    marks those that an epoch began with. `start` is what the program takes to start one worker, `boot` what a worker
+    takes then until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had
+    `worker_bytes` at most (or has what the program had, whose copy it begins as), and `memory` was free beside the
+    program.
     `at_once`: epochs overlapped, several iterators of the loader were in use.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
     share of the batches whose making was seen.
@@ -170,8 +171,8 @@ def _costs(
         blocked=blocked,
         cpu=cpu,
         reading_cpu=_reading_cpu(batches),
-        send=send,
-        receive=receive,
+        send=send * (1 - crowding.delayed),
+        receive=receive * (1 - crowding.delayed),
         consume=consume,
         first=first,
         start=_start(run, process, loader),
