@@ -40,6 +40,30 @@ def probed(path: Path, workers: int, batch_ms: list[float], begins_ms: float, bu
     return Probed(path.name, [(stopped + offset, resumed + offset) for stopped, resumed in stops])
 
 
+def probed_work(path: Path, workers: int, works_ms: list[float], begins_ms: float) -> Probed:
+    """A run in `path` that has every second turn, and takes so many ms for each of its batches."""
+
+    def at(running_ms: float) -> int:
+        turn, since = divmod(running_ms, TURN_MS)
+        return ns(begins_ms + 2 * turn * TURN_MS + since)
+
+    tape, running = Tape(process=0, role="main"), 0.0
+    for index, work in enumerate(works_ms):
+        tape.now = start = at(running)
+        running += work
+        if running > TURNS * TURN_MS:
+            break
+        tape.fetch((at(running) - start) / 1e6, turn=index, cpu_ms=0.1)
+        tape.add("batches", start, at(running), loader="loader", epoch=0, index=index, worker=-1)
+    begins = [begins_ms + 2 * turn * TURN_MS for turn in range(TURNS + 1)]
+    stops = [(ns(begin - TURN_MS) if turn else 0, ns(begin)) for turn, begin in enumerate(begins)]
+    prefetch = 2 if workers else None
+    manifest = make_manifest(cpus=4, loaders={"loader": Loader(num_workers=workers, prefetch_factor=prefetch)})
+    make_run(path, [tape], manifest=manifest)
+    offset = BEGIN_NS - open_run(path).manifest.clock_offset_ns
+    return Probed(path.name, [(stopped + offset, resumed + offset) for stopped, resumed in stops])
+
+
 def with_probe(path: Path, *conditions: tuple[int, list[float]], busy_turns: int = TURNS) -> Path:
     make_run(path, [Tape(process=0, role="main")])
     sitting = [
@@ -121,3 +145,21 @@ def test_a_study_is_not_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["analyze", "--probe", str(study)]) == 2
     said = capsys.readouterr().err
     assert "only a run can be probed" in said and said.count("\n") == 1
+
+
+def test_settings_are_compared_over_the_same_batches_where_these_differ(tmp_path: Path) -> None:
+    """GIVEN batches of which every tenth takes 20 times as long, and 4 workers that take half as long for each THEN
+    that is seen well, though turns with such a batch and turns without have little in common."""
+    path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
+    works = [80.0 if number % 10 == 9 else 4.0 for number in range(1000)]
+    save_sittings(
+        path,
+        [
+            [
+                probed_work(path / PROBE / "0", 0, works, 0.0),
+                probed_work(path / PROBE / "1", 4, [work / 2 for work in works], TURN_MS),
+            ]
+        ],
+    )
+    (seen,) = probes(open_run(path))["loader"].seen
+    assert seen.ratio == pytest.approx(0.5, rel=0.03) and 0 < seen.error < 0.1
