@@ -193,7 +193,7 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if hangs_on_the_unseen(summary):
+    if _hangs_on_the_unseen(summary):
         why += (
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
             f" storage and CPUs serve more: {_how_to_probe(report)} tells"
@@ -331,7 +331,7 @@ def _gain(loader: LoaderSummary, chosen: LoaderForecast, share: float) -> Gain:
     return Gain(*(share * (1 - time / loader.batch_ms) for time in times))
 
 
-def hangs_on_the_unseen(loader: LoaderSummary) -> bool:
+def _hangs_on_the_unseen(loader: LoaderSummary) -> bool:
     """Whether what is promising has a range wider than what the model may miss, for want of a look at more readers."""
     chosen, missed = promising(loader), (1 + _error(loader)) ** 2
     return not loader.probed and chosen is not None and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)

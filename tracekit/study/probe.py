@@ -1,8 +1,7 @@
-"""The probe: the command of a run some times more, for some seconds of its loop.
+"""The probe: the command of a run twice more, for some seconds of its loop.
 
-What seems best takes turns with the program as it is. Where that hangs on how storage and CPUs serve more workers than
-the run had, one with as many workers as are ever advised has taken turns with it before; what this tells leaves one or
-two settings to try. All are ended when they have been seen.
+One run has not seen how storage and CPUs serve more workers than it had, and no model tells small gains. So the program
+with what seems best and the program as it is take turns. Both are ended when they have been seen.
 """
 
 import math
@@ -13,34 +12,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import hangs_on_the_unseen, in_words, promising
+from tracekit.advice.loading import in_words, promising
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import fits, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
-from tracekit.run.probes import Probed, Sitting, clear_probe, save_sittings
+from tracekit.run.probes import Probed, clear_probe, save_sittings
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import patience, take_turns
 
-# Of all sittings together, all turns of all processes; and of the one with most workers.
-_ALL_S, _MOST_WORKERS_S = 10.0, 4.0
+# All turns of both: more would tell more, and be more than a look.
+_LASTS_S = 10.0
 _SHORTEST_TURN_S = 0.25
 _BATCHES_PER_TURN = 12
 _PREFETCH = 2  # torch's default
-_MOST_TRIED = 2
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
 Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of each
 
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
-    """Record the run's command again, in its directory, into the folder `probe` of the run, with what seems best; and
-    before, where that hangs on what the run has not seen, with as many workers as are ever advised and fit into memory.
+    """Record the run's command again, in its directory, into the folder `probe` of the run, as it is and with what
+    seems best; where nothing seems better, with as many workers as are ever advised and fit into memory.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -57,61 +55,46 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
         raise StudyError(f"{run.path}: no loader was seen that may have workers, so there is nothing to probe")
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
-    sittings = _Sittings(run, costs, (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0, say)
-    seconds = _ALL_S
-    tried = _tried(run, most)
-    if not tried or any(hangs_on_the_unseen(each) for each in analyze(run).loaders if each.loader in most):
-        sittings.hold([most], _MOST_WORKERS_S)
-        seconds -= _MOST_WORKERS_S
-        tried = _tried(run, most)
-    if tried:
-        sittings.hold(tried, seconds)
+    began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
+    _Sitting(run, costs, began_s, say).hold(_promising(run, most) or most)
 
 
-def _tried(run: Run, probed: Cells) -> list[Cells]:
-    """What seems best now, for all loaders at once; one that has nothing to try is left as it is."""
-    best: dict[str, list[tuple[int, int]]] = {}
+def _promising(run: Run, probed: Cells) -> Cells:
+    """What seems best, of all loaders at once; one that has nothing to try is left as it is."""
+    found: Cells = {}
     for loader in (each for each in analyze(run).loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
         cells = [(each.num_workers, each.prefetch_factor) for each in (promising(loader), *candidates(loader)) if each]
-        best[loader.loader] = [cell for cell in dict.fromkeys(cells) if cell != now][:_MOST_TRIED]
-    return [
-        {loader: cells[min(at, len(cells) - 1)] for loader, cells in best.items() if cells}
-        for at in range(max(map(len, best.values()), default=0))
-    ]
+        if others := [cell for cell in cells if cell != now]:
+            found[loader.loader] = others[0]
+    return found
 
 
-class _Sittings:
-    """The runs of a probe, several at a time."""
+class _Sitting:
+    """The program as it is and with other settings, at the same time."""
 
     def __init__(self, run: Run, costs: dict[str, LoaderCosts], began_s: float, say: Callable[[str], None]) -> None:
         self._run, self._costs, self._say = run, costs, say
         self._folder = Path(os.path.abspath(run.path)) / PROBE
-        self._held: list[Sitting] = []
         self._number = 0
         batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
         self._turn_s = max(_SHORTEST_TURN_S, _BATCHES_PER_TURN * batch_s)
         self._patience_s = patience(began_s)
 
-    def hold(self, others: list[Cells], seconds: float) -> None:
-        """Let the program as it is and with other settings take turns; where they cannot run side by side, the first of
-        the others runs alone. Raises StudyError when the command fails."""
+    def hold(self, other: Cells) -> None:
+        """Let both take turns; where they cannot run side by side, the other one runs alone. Raises StudyError when the
+        command fails."""
         command = shell_line(self._run.manifest.command)
-        if self._fit([{}, *others]):
-            words = " and ".join(_in_words(each) for each in others)
-            self._say(
-                f"running {command} for up to {seconds:.0f} s of its loop in all, as it is and with {words}, in turns;"
-                " then they are ended"
-            )
+        what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
+        if self._fit([{}, other]):
+            self._say(f"{what} in all, as it is and with {_in_words(other)}, in turns; then both are ended")
             try:
-                self._let_run([{}, *others], seconds, self._turn_s, self._patience_s)
+                self._let_run([{}, other], self._turn_s, self._patience_s)
                 return
             except (StudyError, TimeoutError) as error:
                 self._say(f"side by side {error}")
-        if not self._held:
-            words = _in_words(others[0])
-            self._say(f"running {command} for up to {seconds:.0f} s of its loop with {words}; then it is ended")
-            self._let_run(others[:1], seconds, turn_s=seconds)
+        self._say(f"{what} with {_in_words(other)}; then it is ended")
+        self._let_run([other], _LASTS_S)
 
     def _fit(self, conditions: list[Cells]) -> bool:
         """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""
@@ -131,15 +114,15 @@ class _Sittings:
         }
         return own | cells
 
-    def _let_run(self, conditions: list[Cells], seconds: float, turn_s: float, patience_s: float = math.inf) -> None:
+    def _let_run(self, conditions: list[Cells], turn_s: float, patience_s: float = math.inf) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             launches = [self._launch(cells, Path(scratch)) for cells in conditions]
-            turns = take_turns(launches, turn_s, patience_s, seconds)
+            turns = take_turns(launches, turn_s, patience_s, _LASTS_S)
         for launch, each in zip(launches, turns, strict=True):
             if each.process.returncode and not each.was_ended:
                 launch.opened(each.process.returncode)
-        self._held.append([Probed(launch.run.name, each.stops) for launch, each in zip(launches, turns, strict=True)])
-        save_sittings(self._run.path, self._held)
+        sitting = [Probed(launch.run.name, each.stops) for launch, each in zip(launches, turns, strict=True)]
+        save_sittings(self._run.path, [sitting])
 
     def _launch(self, cells: Cells, scratch: Path) -> Recording:
         self._number += 1
