@@ -5,13 +5,13 @@
 Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
 settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
 the truth. `tracekit analyze` of the recorded run, and `analyze --probe` of it, predict the time per batch over the grid
-and recommend settings. Where a value was told, `errors` are those of it, and
-`errors_of_gains` those of its ratio to the settings that the run had. Where only a range was told (no such number of
-readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
-those of the run take turns in another process: the best of many in the same rounds is the luckiest. In one more process
-it takes turns with itself with instant storage, and with instant samples: `split_errors` compare the shares of storage
-and of computing in the waiting with what these three tell, which is `unsure` by so much (95 %). `recording` is how much
-longer the recorded process took than one that takes turns with it in all the same way, unrecorded.
+and recommend settings. Where a value was told, `errors` are those of it, and `errors_of_gains` those of its ratio to
+the settings that the run had. Where only a range was told (no such number of readers was seen), `covered` says whether
+the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
+process: the best of many in the same rounds is the luckiest. In one more process it takes turns with itself with
+instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the waiting
+with what these three tell, which is `unsure` by so much (95 %). `recording` is how much longer the recorded process
+took than one that takes turns with it in all the same way, unrecorded.
 Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 

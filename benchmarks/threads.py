@@ -88,16 +88,8 @@ def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, Twi
 
 def cost_of(plan: dict[str, Any], name: str, folder: Path) -> Ratio:
     """How long a step takes with a plan, of one with nothing set."""
-    (run,) = run_in_turns(
-        [
-            under(
-                [{"name": "baseline", "settings": {}}, {"name": "control", "settings": plan}],
-                name,
-                CONTROL_S,
-                folder / "control",
-            )
-        ]
-    )
+    conditions = [{"name": "baseline", "settings": {}}, {"name": "control", "settings": plan}]
+    (run,) = run_in_turns([under(conditions, name, CONTROL_S, folder / "control")])
     times = times_of(run)
     return Ratio.of(list(times["control"]), list(times["baseline"]))
 

@@ -12,7 +12,7 @@ from tracekit.cli.main import main
 from tracekit.errors import RunError
 from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
-from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
+from tracekit.run.probes import Probed, clear_probe, load_sitting, save_sitting
 from tracekit.run.reader import open_run
 
 TURN_MS, TURNS = 250.0, 8
@@ -40,37 +40,13 @@ def probed(path: Path, workers: int, batch_ms: list[float], begins_ms: float, bu
     return Probed(path.name, [(stopped + offset, resumed + offset) for stopped, resumed in stops])
 
 
-def probed_work(path: Path, workers: int, works_ms: list[float], begins_ms: float) -> Probed:
-    """A run in `path` that has every second turn, and takes so many ms for each of its batches."""
-
-    def at(running_ms: float) -> int:
-        turn, since = divmod(running_ms, TURN_MS)
-        return ns(begins_ms + 2 * turn * TURN_MS + since)
-
-    tape, running = Tape(process=0, role="main"), 0.0
-    for index, work in enumerate(works_ms):
-        tape.now = start = at(running)
-        running += work
-        if running > TURNS * TURN_MS:
-            break
-        tape.fetch((at(running) - start) / 1e6, turn=index, cpu_ms=0.1)
-        tape.add("batches", start, at(running), loader="loader", epoch=0, index=index, worker=-1)
-    begins = [begins_ms + 2 * turn * TURN_MS for turn in range(TURNS + 1)]
-    stops = [(ns(begin - TURN_MS) if turn else 0, ns(begin)) for turn, begin in enumerate(begins)]
-    prefetch = 2 if workers else None
-    manifest = make_manifest(cpus=4, loaders={"loader": Loader(num_workers=workers, prefetch_factor=prefetch)})
-    make_run(path, [tape], manifest=manifest)
-    offset = BEGIN_NS - open_run(path).manifest.clock_offset_ns
-    return Probed(path.name, [(stopped + offset, resumed + offset) for stopped, resumed in stops])
-
-
 def with_probe(path: Path, *conditions: tuple[int, list[float]], busy_turns: int = TURNS) -> Path:
     make_run(path, [Tape(process=0, role="main")])
     sitting = [
         probed(path / PROBE / str(number), *each, number * TURN_MS, busy_turns)
         for number, each in enumerate(conditions)
     ]
-    save_sittings(path, [sitting])
+    save_sitting(path, sitting)
     return path
 
 
@@ -108,7 +84,7 @@ def test_a_program_that_could_not_run_beside_itself_tells_of_storage_alone(tmp_p
 def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
     make_run(path / PROBE / "1", [Tape(process=0, role="main")])
-    save_sittings(path, [[Probed("1", [])]])
+    save_sitting(path, [Probed("1", [])])
     assert "probe was left out" not in analyze(open_run(path)).advice
     (manifest,) = (path / PROBE / "1" / "manifest").glob("*.json")
     manifest.write_text("{")
@@ -116,18 +92,16 @@ def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Pa
     assert "probe was left out" in report.advice and str(manifest) in report.advice
 
 
-HUGE = '[[{"run": "1", "stops": [[1, 99999999999999999999]]}]]'
+HUGE = '[{"run": "1", "stops": [[1, 99999999999999999999]]}]'
 
 
-@pytest.mark.parametrize(
-    "content", ["{", '[[{"run": "../run", "stops": []}]]', '[[{"run": 1}]]', "[[1]]", "[[]]", "", HUGE]
-)
+@pytest.mark.parametrize("content", ["{", '[{"run": "../run", "stops": []}]', '[{"run": 1}]', "[1]", "[]", "", HUGE])
 def test_what_took_turns_is_not_taken_from_a_strange_file(tmp_path: Path, content: str) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
     (path / PROBE).mkdir()
     (path / PROBE / "turns.json").write_text(content)
     with pytest.raises(RunError, match=r"turns\.json"):
-        load_sittings(path)
+        load_sitting(path)
     assert "probe was left out" in analyze(open_run(path)).advice
 
 
@@ -145,21 +119,3 @@ def test_a_study_is_not_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["analyze", "--probe", str(study)]) == 2
     said = capsys.readouterr().err
     assert "only a run can be probed" in said and said.count("\n") == 1
-
-
-def test_settings_are_compared_over_the_same_batches_where_these_differ(tmp_path: Path) -> None:
-    """GIVEN batches of which every tenth takes 20 times as long, and 4 workers that take half as long for each THEN
-    that is seen well, though turns with such a batch and turns without have little in common."""
-    path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
-    works = [80.0 if number % 10 == 9 else 4.0 for number in range(1000)]
-    save_sittings(
-        path,
-        [
-            [
-                probed_work(path / PROBE / "0", 0, works, 0.0),
-                probed_work(path / PROBE / "1", 4, [work / 2 for work in works], TURN_MS),
-            ]
-        ],
-    )
-    (seen,) = probes(open_run(path))["loader"].seen
-    assert seen.ratio == pytest.approx(0.5, rel=0.03) and 0 < seen.error < 0.1

@@ -1,4 +1,4 @@
-"""The probe of a run: its command again under other settings, several processes at a time that took turns."""
+"""The probe of a run: its command again under other settings, processes that took turns."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ class Probed(msgspec.Struct):
     stops: list[tuple[Time, Time]]
 
 
-Sitting = list[Probed]  # what took turns: first, where there are several, the program as it is
+Sitting = list[Probed]  # what took turns: first, where there are two, the program as it is
 
 
 def clear_probe(run: Path) -> None:
@@ -35,24 +35,24 @@ def clear_probe(run: Path) -> None:
         raise RunError(f"{folder}: a probe cannot be kept there ({error.strerror})") from None
 
 
-def save_sittings(run: Path, sittings: list[Sitting]) -> None:
-    """Raises RunError where they cannot be written."""
+def save_sitting(run: Path, sitting: Sitting) -> None:
+    """Raises RunError where it cannot be written."""
     file = run / PROBE / _TURNS
     try:
-        file.write_bytes(msgspec.json.encode(sittings))
+        file.write_bytes(msgspec.json.encode(sitting))
     except OSError as error:
         raise RunError(f"{file}: cannot be written ({error.strerror})") from None
 
 
-def load_sittings(run: Path) -> list[Sitting]:
-    """The sittings of a run's probe, none where it has none. Raises RunError for a file that does not say them."""
+def load_sitting(run: Path) -> Sitting:
+    """What took turns in a run's probe, [] where it has none. Raises RunError for a file that does not say it."""
     file = run / PROBE / _TURNS
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=list[Sitting])
+        found = msgspec.json.decode(file.read_bytes(), type=Sitting)
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
-    if not all(found) or any(Path(each.run).name != each.run for sitting in found for each in sitting):
+    if not found or any(Path(each.run).name != each.run for each in found):
         raise RunError(f"{file}: it names what is no run of the probe; make the probe again")
     return found

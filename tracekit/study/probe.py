@@ -19,7 +19,7 @@ from tracekit.analysis.words import shell_line
 from tracekit.models.loading import fits, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
-from tracekit.run.probes import Probed, clear_probe, save_sittings
+from tracekit.run.probes import Probed, clear_probe, save_sitting
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.study.loading import candidates
@@ -93,6 +93,8 @@ class _Sitting:
                 return
             except (StudyError, TimeoutError) as error:
                 self._say(f"side by side {error}")
+        else:
+            self._say("two of it and their workers may not fit into memory side by side")
         self._say(f"{what} with {_in_words(other)}; then it is ended")
         self._let_run([other], _LASTS_S)
 
@@ -122,7 +124,7 @@ class _Sitting:
             if each.process.returncode and not each.was_ended:
                 launch.opened(each.process.returncode)
         sitting = [Probed(launch.run.name, each.stops) for launch, each in zip(launches, turns, strict=True)]
-        save_sittings(self._run.path, [sitting])
+        save_sitting(self._run.path, sitting)
 
     def _launch(self, cells: Cells, scratch: Path) -> Recording:
         self._number += 1
