@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 PROGRAM = [sys.executable, str(Path(__file__).parent / "_lstm_training.py")]
 TRACEKIT = [sys.executable, "-m", "tracekit"]
@@ -32,6 +33,19 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{self.median - 1:+.2%} [{self.low - 1:+.2%}, {self.high - 1:+.2%}]"
+
+
+class Stolen:
+    """Which share of the CPU time that was asked for went to other virtual machines, since this was made."""
+
+    def __init__(self) -> None:
+        self._began = psutil.cpu_times()
+
+    def share(self) -> float:
+        then, now = self._began, psutil.cpu_times()
+        stolen = getattr(now, "steal", 0.0) - getattr(then, "steal", 0.0)  # only Linux tells
+        asked = sum(now) - sum(then) - (now.idle - then.idle) - (getattr(now, "iowait", 0) - getattr(then, "iowait", 0))
+        return float(stolen / asked) if asked > 0 else 0.0
 
 
 def run_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
