@@ -17,6 +17,32 @@ from tracekit.run.writer import PartWriter
 from tracekit.traces.kineto import TraceError, load_kineto
 
 
+# A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
+_ROWS_OF_A_PART = 1 << 17
+
+
+class _Rows:
+    """The rows of one pass by table, of all processes together: a part costs some ms however few rows it has, and loader
+    workers come and go with every epoch."""
+
+    def __init__(self, writer: PartWriter) -> None:
+        self._writer = writer
+        self._gathered: dict[str, list[pa.Table]] = {}
+
+    def add(self, name: str, table: pa.Table) -> None:
+        gathered = self._gathered.setdefault(name, [])
+        gathered.append(table)
+        if sum(each.num_rows for each in gathered) >= _ROWS_OF_A_PART:
+            self._write(name)
+
+    def write(self) -> None:
+        for name in list(self._gathered):
+            self._write(name)
+
+    def _write(self, name: str) -> None:
+        self._writer.write(name, pa.concat_tables(self._gathered.pop(name)).unify_dictionaries())
+
+
 class Flusher:
     """Moves evidence from spools to Parquet parts. What cannot be written stays in the spool."""
 
@@ -27,6 +53,7 @@ class Flusher:
         self._ledger = Ledger.load(spools.folder)
         self._writer.discard_after(self._ledger.last_part)
         self.processes = Processes(spools, root_pid, self._ledger.processes)
+        self._done: set[str] = set()  # the stems of processes that have ended and of which all is in the tables
         self._welcome()
 
     def _welcome(self) -> None:
@@ -43,12 +70,15 @@ class Flusher:
         """
         self._welcome()
         self.processes.check_alive(now)
+        rows = _Rows(self._writer)
         try:
             for name, table in (others or {}).items():
-                self._writer.write(name, table)
-            read = [self._flush_one(spool) for spool in self._spools.spools.values()]
+                rows.add(name, table)
+            left = [spool for stem, spool in self._spools.spools.items() if stem not in self._done]
+            read = [self._read_one(spool, rows) for spool in left]
+            rows.write()
             positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
-            ledger = Ledger(self._writer.last, positions, self.processes.all)
+            ledger = Ledger(self._writer.last, self._ledger.positions | positions, self.processes.all)
             ledger.save(self._spools.folder)
         except BaseException:
             self._writer.discard_after(self._ledger.last_part)
@@ -58,22 +88,24 @@ class Flusher:
         for spool, segment, offset, windows in read:
             more |= segment > spool.segment + 1
             spool.go_on_from(segment, offset)
+            if self.processes.of(spool).ended is not None and not spool.has_more():
+                self._done.add(spool.stem)
             for window in windows:
                 window.unlink(missing_ok=True)
         return more
 
-    def _flush_one(self, spool: Spool) -> tuple[Spool, int, int, list[Path]]:
+    def _read_one(self, spool: Spool, rows: _Rows) -> tuple[Spool, int, int, list[Path]]:
         records, segment, offset = spool.read(ended=self.processes.of(spool).ended is not None)
         clock_offset = self._manifest.clock_offset_ns
         for name, table in convert.tables(records, spool.names, spool.process, clock_offset).items():
-            self._writer.write(name, table)
+            rows.add(name, table)
         windows = []
         for record in records[records["kind"] == Kind.WINDOW]:
             shift = int(record["c"]) - int(record["b"]) + clock_offset
-            windows.append(self._convert_window(spool, int(record["a"]), shift))
+            windows.append(self._convert_window(spool, int(record["a"]), shift, rows))
         return spool, segment, offset, windows
 
-    def _convert_window(self, spool: Spool, number: int, shift_ns: int) -> Path:
+    def _convert_window(self, spool: Spool, number: int, shift_ns: int, rows: _Rows) -> Path:
         path = spool.window(number)
         what = f"profiler window {number} of process {spool.process}"
         if not path.exists():
@@ -82,7 +114,7 @@ class Flusher:
             try:
                 trace = load_kineto(path)
                 for table in trace.tables(process=spool.process, window=number, shift_ns=shift_ns):
-                    self._writer.write("operators", table)
+                    rows.add("operators", table)
                 if trace.unreadable:
                     some = f"{trace.unreadable} events of {what}"
                     self._manifest.add_missing(some, "torch gave them times that cannot be", lost=True)

@@ -66,6 +66,10 @@ class Spool:
             self._path(number).unlink(missing_ok=True)
         self.segment, self.offset = segment, offset
 
+    def has_more(self) -> bool:
+        """Whether there is a segment to go on with."""
+        return self._path(self.segment).exists()
+
     def _path(self, segment: int) -> Path:
         return self.folder / f"{self.stem}.{segment:06d}.spool"
 
