@@ -11,7 +11,8 @@ the truth lies in it. Then the recommended settings, the best of the grid and th
 process: the best of many in the same rounds is the luckiest. In one more process it takes turns with itself with
 instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the waiting
 with what these three tell, which is `unsure` by so much (95 %). `recording` is how much longer the recorded process
-took than one that takes turns with it in all the same way, unrecorded.
+took than one that takes turns with it in all the same way, unrecorded. `stolen` is the share of the CPU time that went
+to other virtual machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
 Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from _loading_workloads import WORKLOADS, Workload, compute
-from _side_by_side import TRACEKIT, progress
+from _side_by_side import TRACEKIT, Stolen, progress
 from numpy.typing import NDArray
 
 from tracekit.models.loading import MODEL_ERROR
@@ -47,6 +48,9 @@ STALLED = 0.1
 # The three take so many times as many rounds as the grid.
 SPLIT = 4
 RESAMPLES = 1000
+# Of the CPU time, stolen. Undisturbed workloads saw less than 1 % here; with 30 % the truth was none: the same settings
+# took 15 % less or more than in the minute before.
+MUCH_STOLEN, MOST_TRIES = 0.03, 3
 
 
 def bytes_per_ms() -> int:
@@ -133,6 +137,18 @@ class Told:
             "of_the_best": float(np.median(rounds[best][:, 0] / ours)),
             "of_the_current": float(np.median(rounds[now][:, 0] / ours)),
         }
+
+
+def measured_undisturbed(name: str, unit: int, rounds: int) -> dict[str, Any]:
+    """What `measure` finds when little CPU time is stolen, or else at last."""
+    for number in range(1, MOST_TRIES + 1):
+        stolen = Stolen()
+        found = measure(name, unit, rounds) | {"tries": number}
+        found["stolen"] = stolen.share()
+        if found["stolen"] < MUCH_STOLEN:
+            break
+        progress(f"{name}: {found['stolen']:.0%} of the CPU time was stolen")
+    return found
 
 
 def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
@@ -250,7 +266,7 @@ def main() -> None:
     unit = bytes_per_ms()
     found = []
     for name in [options.only] if options.only else WORKLOADS:
-        each = measure(name, unit, options.rounds)
+        each = measured_undisturbed(name, unit, options.rounds)
         found.append(each)
         for told in ("one_run", "probed"):
             one = each[told]
@@ -266,6 +282,8 @@ def main() -> None:
     total["split_within_5_points"] = sum(
         max(abs(each["storage"]), abs(each["cpu"])) <= 0.05 for each in splits.values()
     )
+    total["stolen_most"] = max(each["stolen"] for each in found)
+    total["measured_again"] = {each["name"]: each["tries"] for each in found if each["tries"] > 1}
     total["recording_median"] = float(np.median([each["recording"] for each in found]))
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 

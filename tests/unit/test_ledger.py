@@ -234,7 +234,7 @@ def test_many_rows_are_written_before_the_pass_is_over(recording: Recording, mon
 def test_process_that_has_ended_is_read_to_its_end_and_never_again(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN a process that ended with more than a pass takes WHEN passes go on THEN all is there, and the rest idles."""
+    """GIVEN a process that ended with more than a pass takes WHEN passes go on THEN all is there, and they idle."""
     write(two_processes(recording)[0], 0, 4 * 20)
     flusher = recording.flusher()
     end(monkeypatch)

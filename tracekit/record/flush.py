@@ -16,14 +16,13 @@ from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
 from tracekit.traces.kineto import TraceError, load_kineto
 
-
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
 _ROWS_OF_A_PART = 1 << 17
 
 
 class _Rows:
-    """The rows of one pass by table, of all processes together: a part costs some ms however few rows it has, and loader
-    workers come and go with every epoch."""
+    """The rows of one pass by table, of all processes together: a part costs some ms however few rows it has, and
+    loader workers come and go with every epoch."""
 
     def __init__(self, writer: PartWriter) -> None:
         self._writer = writer
