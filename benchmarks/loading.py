@@ -10,9 +10,10 @@ the settings that the run had. Where only a range was told (no such number of re
 the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
 process: the best of many in the same rounds is the luckiest. In one more process it takes turns with itself with
 instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the waiting
-with what these three tell, which is `unsure` by so much (95 %). `recording` is how much longer the recorded process
-took than one that takes turns with it in all the same way, unrecorded. `stolen` is the share of the CPU time that went
-to other virtual machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
+with what these three tell, which is `unsure` by so much (95 %). `recording` is how much longer a batch takes in a
+process that is recorded, in pairs of fresh processes without a break: one that waits for its turn earns what recording
+may cost with waiting, and spends it when it runs. `stolen` is the share of the CPU time that went to other virtual
+machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
 Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
@@ -47,6 +48,8 @@ NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 STALLED = 0.1
 # The three take so many times as many rounds as the grid.
 SPLIT = 4
+# Of a process that is recorded and one that is not.
+PAIRS = 3
 RESAMPLES = 1000
 # Of the CPU time, stolen. Undisturbed workloads saw less than 1 % here; with 30 % the truth was none: the same settings
 # took 15 % less or more than in the minute before.
@@ -160,9 +163,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
         words, three = sorted(GRID | {now}), [now, f"{now}:cached", f"{now}:synthetic"]
         recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
-        plain, truth = [*program, str(2 * rounds)], [*program, str(rounds), "--grid", ",".join(words)]
-        *alike, times = around((recording, plain), truth, rounds)
-        recorded, unrecorded = (next(iter(found.values()))[:, 0] for found in alike)
+        _, times = around((recording,), [*program, str(rounds), "--grid", ",".join(words)], rounds)
         told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
         probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
@@ -170,18 +171,35 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         finals = {now, best, told.chosen, probed.chosen}
         final = by_cell(_output([*program, str(2 * rounds), "--grid", ",".join(finals)]).splitlines())
         waits = by_cell(_output([*program, str(SPLIT * rounds), "--grid", ",".join(three)]).splitlines())
+        recording_costs = cost_of_recording([*program, str(rounds)], folder)
     return {
         "name": name,
         "now": now,
         "best": best,
         "one_run": told.against(rounds_ms, now) | told.chosen_against(final, now, best),
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
-        "recording": float(np.median(recorded / unrecorded) - 1),
+        "recording": recording_costs,
         "split": told.loader["split"],
         "split_errors": split_errors(told.loader["split"], [waits[word] for word in three]),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
+
+
+def cost_of_recording(program: list[str], folder: str) -> float:
+    """By what share longer a batch takes in a process that is recorded."""
+
+    def batch_s(command: list[str]) -> float:
+        (rounds,) = by_cell(_output(command).splitlines()).values()
+        return float(rounds[:, 0].mean())
+
+    ratios = []
+    for number in range(PAIRS):
+        recording = [*TRACEKIT, "record", "-q", "-o", f"{folder}/cost{number}", "--", *program]
+        order = (program, recording) if number % 2 else (recording, program)
+        times = {len(command): batch_s(command) for command in order}
+        ratios.append(times[len(recording)] / times[len(program)])
+    return float(np.median(ratios)) - 1
 
 
 def around(outer: tuple[list[str], ...], inner: list[str], rounds: int) -> list[dict[str, Times]]:
