@@ -5,10 +5,12 @@ from inspect import BoundArguments, Signature, signature
 from types import ModuleType
 from typing import Any
 
+from tracekit.settings.inside import KEPT_WORKERS, REFUSED_LOADER, by_loader
+
 from .agent import Agent
 from .patching import Patches
 
-_PREFIX, _PLACE = "loader.", "place"
+_PLACE = "place"
 # What only workers have: torch refuses it for a loader without.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
 
@@ -19,8 +21,8 @@ class LoaderSettings:
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
         self._settings = by_loader(agent.session["settings"])
+        self._met: set[str] = set()
         agent.facts_now.append(agent.loaders.facts)
-        agent.before_exit.append(self._say_what_was_not_met)
 
     def hook_loaders(self, module: ModuleType) -> None:
         self._patches.replace(module.DataLoader, "__init__", self._made_to_order)
@@ -38,6 +40,9 @@ class LoaderSettings:
                     self._change(name, given, wanted)
                     _, *args = given.args  # type: ignore[assignment]
                     kwargs = given.kwargs
+                if wanted and name not in self._met:  # a killed program shall have said that it made it
+                    self._met.add(name)
+                    self._agent.write_status()
             except Exception as error:
                 self._agent.fail("conditions", error)
             original(loader, *args, **kwargs)
@@ -52,7 +57,7 @@ class LoaderSettings:
         if place in (None, here):
             return True
         self._agent.note_missing(
-            f"settings of {name}", f"they are for the loader made at {place}, this one is at {here}"
+            REFUSED_LOADER + name, f"they are for the loader made at {place}, this one is at {here}"
         )
         return False
 
@@ -62,29 +67,13 @@ class LoaderSettings:
         values = {key: value for key, value in wanted.items() if key != _PLACE}
         if "num_workers" in values and _is_iterable(arguments["dataset"]):
             self._agent.note_missing(
-                f"num_workers of {name}",
+                KEPT_WORKERS + name,
                 "it reads an iterable data set, which other workers would share out in another way",
             )
             del values["num_workers"]
         arguments.update(values)
         if not arguments["num_workers"]:
             arguments.update(_OF_WORKERS)
-
-    def _say_what_was_not_met(self) -> None:
-        if not self._agent.governor.steps:
-            return  # a launcher, or a worker: loaders are not its business
-        for name in self._settings.keys() - self._agent.loaders.names():
-            self._agent.note_missing(f"settings of {name}", "the program made no such loader")
-
-
-def by_loader(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings of loaders, by loader: from `loader.<name>.<key>`."""
-    found: dict[str, dict[str, Any]] = {}
-    for setting, value in settings.items():
-        if setting.startswith(_PREFIX):
-            name, _, key = setting[len(_PREFIX) :].rpartition(".")
-            found.setdefault(name, {})[key] = value
-    return found
 
 
 def _bound(known: Signature, *args: Any, **kwargs: Any) -> BoundArguments | None:

@@ -53,7 +53,7 @@ def announce(spool: str) -> None:
     }
     path = os.path.join(spool, name)
     with open(path + ".tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(facts, file)
+        file.write(json.dumps(facts))  # `dump` encodes in Python, some 10 times as long
     os.replace(path + ".tmp", path + ".process")
     stem = name
 

@@ -263,3 +263,22 @@ def test_settings_of_a_loader_made_elsewhere_are_not_applied(tmp_path: Path) -> 
     assert elsewhere == without and missing == ["settings of loader"]
     there, missing = under(settings.format(line), program, tmp_path / "second")
     assert there != without and "train 0 None" in there and not missing
+
+
+def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_path: Path) -> None:
+    """GIVEN settings of a loader that is made elsewhere, or not at all WHEN it is about whether they make the program
+    faster THEN that is not answered, as it never ran with them."""
+    program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
+    program.write_text(TWO_LOADERS)
+    command = [sys.executable, str(program)]
+    for text, why in (
+        ('[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n', "they are for the loader made at program.py:1"),
+        ("[loader.train]\nnum_workers = 1\n", "settings of train: the program made no such loader"),
+    ):
+        settings.write_text(text)
+        applied = tracekit("apply", str(settings), "--", *command)
+        assert applied.returncode == 0 and f"not applied: settings of {'train' if 'train' in text else 'loader'}" in (
+            applied.stderr
+        )
+        verified = tracekit("verify", "--budget", "90s", "-o", str(tmp_path / why), str(settings), "--", *command)
+        assert verified.returncode == 2 and why in verified.stderr, verified.stderr

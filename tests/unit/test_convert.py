@@ -119,3 +119,12 @@ def test_every_record_makes_one_row(rows: list[tuple[int, int]], offset: int) ->
     expected = sum(kind != Kind.WINDOW for kind, _ in rows)
     assert sum(table.num_rows for table in made.values()) == expected
     assert all(pa.compute.all(pa.compute.equal(table["start_ns"], 10 + offset)).as_py() for table in made.values())
+
+
+def test_rows_carry_only_the_words_that_they_have() -> None:
+    records = np.zeros(3, dtype=_RECORD_TYPE)
+    records["kind"], records["name"] = Kind.BATCH, [2, 0, 2]
+    words = [f"name {number}" for number in range(1000)]
+    (column,) = tables(records, words, 0, 0)["batches"]["loader"].chunks
+    assert column.dictionary.to_pylist() == ["name 0", "name 2"]
+    assert column.to_pylist() == ["name 2", "name 0", "name 2"]

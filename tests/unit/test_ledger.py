@@ -240,11 +240,30 @@ def test_process_that_has_ended_is_read_to_its_end_and_never_again(
     end(monkeypatch)
     assert [flusher.flush(1) for _ in range(3)] == [True, True, False]
 
-    monkeypatch.setattr(SpooledRecords, "read", lambda *_: pytest.fail("read again"))
-    flusher.finish(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(SpooledRecords, "read", lambda *_: pytest.fail("read again"))
+        flusher.finish(2)
 
     assert every(recording) == list(range(80))
     assert {process.stem for process in flusher.processes.all} == Ledger.load(recording.spool).positions.keys()
+
+
+def test_process_that_only_seemed_to_have_ended_is_read_on(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a process that the supervisor cannot see, as in a PID namespace of its own THEN what it writes is there."""
+    spool = two_processes(recording)[0]
+    flusher = recording.flusher()
+    end(monkeypatch)
+    flusher.flush(1)
+
+    write(spool, 0, 6)
+    flusher.flush(2)
+    write(spool, 6, 9)
+    flusher.finish(3)
+
+    # What is written to a segment that was taken for complete is lost; the next ones are not.
+    assert {*range(6), *range(8, 15)} <= set(every(recording))
 
 
 def test_window_that_is_no_trace_is_named_and_removed(recording: Recording) -> None:

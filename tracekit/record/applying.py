@@ -9,8 +9,9 @@ from tracekit.errors import TracekitError
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
 from tracekit.record.machine import cpus_for, refuse_elsewhere
-from tracekit.record.spools import SpoolFolder
+from tracekit.record.spools import SpoolFolder, loaders_made
 from tracekit.record.supervisor import Options, write_session
+from tracekit.settings.inside import never_made
 
 
 def run_with(command: list[str], settings: dict[str, Any]) -> tuple[int, list[str]]:
@@ -46,12 +47,16 @@ def _not_applied(command: list[str], settings: dict[str, Any], spool: Path) -> l
     folder.discover()
     notes: dict[str, str] = {}
     reached = False
+    made: set[str] = set()
     for process in folder.spools.values():
         status = process.status()
         reached |= "torch" in status.get("facts", {})
+        made |= loaders_made(status)
         notes |= status.get("missing", {})
         notes |= {f"settings ({name})": f"switched off: {why}" for name, why in status.get("failed", {}).items()}
     if not reached and set(settings) - {"threads.affinity"}:
         why = injection_problem(command) or "no Python process below the command imported torch"
         notes["any setting but the affinity"] = why
+    if reached:
+        notes |= never_made(settings, made)
     return [f"not applied: {what}: {why}" for what, why in notes.items()]

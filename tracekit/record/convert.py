@@ -55,9 +55,13 @@ def _array(values: object, kind: pa.DataType) -> pa.Array:
 
 
 def _words(ids: np.ndarray, words: pa.Array) -> pa.DictionaryArray:
+    """Of a process's words those that the rows have: many processes, each with all its words, would fill the memory."""
     lost = len(words) - 1
-    known = np.where((ids >= 0) & (ids < lost), ids, lost).astype(np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(known), words)
+    known = np.where((ids >= 0) & (ids < lost), ids, lost)
+    used = np.zeros(len(words), dtype=bool)
+    used[known] = True
+    places = np.cumsum(used, dtype=np.int32) - 1
+    return pa.DictionaryArray.from_arrays(pa.array(places[known], pa.int32()), words.filter(pa.array(used)))
 
 
 def _same(word: str, rows: int) -> pa.DictionaryArray:

@@ -10,10 +10,11 @@ import pyarrow as pa
 from tracekit.record import convert
 from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
-from tracekit.record.spools import Spool, SpoolFolder
+from tracekit.record.spools import Spool, SpoolFolder, loaders_made
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
+from tracekit.settings.inside import never_made
 from tracekit.traces.kineto import TraceError, load_kineto
 
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
@@ -73,7 +74,8 @@ class Flusher:
         try:
             for name, table in (others or {}).items():
                 rows.add(name, table)
-            left = [spool for stem, spool in self._spools.spools.items() if stem not in self._done]
+            # One that seemed to have ended and writes on, as in a PID namespace of its own, has more.
+            left = [spool for stem, spool in self._spools.spools.items() if stem not in self._done or spool.has_more()]
             read = [self._read_one(spool, rows) for spool in left]
             rows.write()
             positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
@@ -89,6 +91,7 @@ class Flusher:
             spool.go_on_from(segment, offset)
             if self.processes.of(spool).ended is not None and not spool.has_more():
                 self._done.add(spool.stem)
+                spool.forget_names()
             for window in windows:
                 window.unlink(missing_ok=True)
         return more
@@ -132,6 +135,7 @@ class Flusher:
         """Take over into the manifest what the processes said of themselves."""
         manifest = self._manifest
         main_loop_steps = -1
+        made: set[str] = set()
         for spool in self._spools.spools.values():
             status = spool.status()
             who = f" in process {spool.process}"
@@ -147,6 +151,7 @@ class Flusher:
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             facts = status.get("facts", {})
+            made |= loaders_made(status)
             if facts.get("torch") and "worker" not in facts and status.get("steps", 0) > main_loop_steps:
                 main_loop_steps = status.get("steps", 0)
                 manifest.torch = Torch(**facts["torch"])
@@ -158,6 +163,9 @@ class Flusher:
                     program=shares.get("program", 0.0),
                     profiler=shares.get("profiler", 0.0),
                 )
+        if manifest.torch is not None:
+            for what, why in never_made(manifest.settings, made).items():
+                manifest.add_missing(what, why)
 
 
 def _loaders(facts: Any) -> dict[str, Loader]:

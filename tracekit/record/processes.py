@@ -1,6 +1,7 @@
 """The processes of a run: their numbers, roles and life spans, as far as they announced themselves or were seen."""
 
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,7 @@ class Processes:
 
     def __init__(self, spools: SpoolFolder, root_pid: int | None, known: list[Process] | None = None) -> None:
         self._spools = spools
+        self._lock = threading.Lock()  # one thread meets processes in the tree, another those that announce themselves
         self.all = list(known or [])
         if root_pid is not None and not self.all:
             self._add(root_pid, os.getpid(), time.perf_counter_ns())
@@ -47,7 +49,11 @@ class Processes:
 
     def welcome(self) -> None:
         """Take in the processes that announced themselves since the last call."""
-        for spool in self._spools.discover():
+        with self._lock:
+            self._take_in(self._spools.discover())
+
+    def _take_in(self, spools: list[Spool]) -> None:
+        for spool in spools:
             known = next((process for process in self.all if process.stem == spool.stem), None)
             if known is None:
                 known = next((p for p in self.all if p.pid == spool.pid and p.stem is None and p.ended is None), None)
@@ -64,8 +70,9 @@ class Processes:
 
     def see(self, pid: int, parent: int, command: list[str], now: int) -> None:
         """Note a process that was met in the process tree, whether or not it announces itself."""
-        if not any(process.pid == pid and process.ended is None for process in self.all):
-            self._add(pid, parent, now).command = _readable(command)
+        with self._lock:
+            if not any(process.pid == pid and process.ended is None for process in self.all):
+                self._add(pid, parent, now).command = _readable(command)
 
     def check_alive(self, now: int) -> None:
         """Note which processes have ended."""

@@ -70,6 +70,10 @@ class Spool:
         """Whether there is a segment to go on with."""
         return self._path(self.segment).exists()
 
+    def forget_names(self) -> None:
+        """Until they are read again: they are for converting records alone."""
+        self.names, self._names_read = [], 0
+
     def _path(self, segment: int) -> Path:
         return self.folder / f"{self.stem}.{segment:06d}.spool"
 
@@ -124,6 +128,12 @@ class SpoolFolder:
             self.spools[stem] = Spool(self.folder, stem, facts)
             found.append(self.spools[stem])
         return found
+
+
+def loaders_made(status: dict[str, Any]) -> set[str]:
+    """The names of the loaders that a process has made, by its status."""
+    loaders = status.get("facts", {}).get("loaders")
+    return set(loaders) if isinstance(loaders, dict) else set()
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

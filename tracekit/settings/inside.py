@@ -8,7 +8,30 @@ from typing import Any
 REFUSED_PLAN = "the thread plan"
 # The same of counts that were in force until the program set its own.
 ENDED_PLAN = "the thread counts, from then on"
+# The same of a loader that is not the one that its settings were found for, or is not there; and of an iterable one.
+REFUSED_LOADER, KEPT_WORKERS = "settings of ", "num_workers of "
+_LOADER = "loader."
 _MEASURED_ON = "threads.measured_on."
+
+
+def is_refusal(what: str) -> bool:
+    """Whether a run that misses this has not had its settings in force, or not to its end."""
+    return what in (REFUSED_PLAN, ENDED_PLAN) or what.startswith((REFUSED_LOADER, KEPT_WORKERS))
+
+
+def by_loader(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of loaders, by loader: from `loader.<name>.<key>`."""
+    found: dict[str, dict[str, Any]] = {}
+    for setting, value in settings.items():
+        if setting.startswith(_LOADER):
+            name, _, key = setting[len(_LOADER) :].rpartition(".")
+            found.setdefault(name, {})[key] = value
+    return found
+
+
+def never_made(settings: Mapping[str, Any], made: set[str]) -> dict[str, str]:
+    """What is missing of the settings of loaders when no process has made others than these, and why."""
+    return {REFUSED_LOADER + name: "the program made no such loader" for name in by_loader(settings).keys() - made}
 
 
 def mismatch(settings: Mapping[str, Any], here: Mapping[str, str]) -> str | None:

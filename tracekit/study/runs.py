@@ -17,7 +17,7 @@ from tracekit.analysis.steps import find_steps
 from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
-from tracekit.settings.inside import ENDED_PLAN, REFUSED_PLAN
+from tracekit.settings.inside import is_refusal
 from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import Turns, alone, patience, take_turns
@@ -88,11 +88,11 @@ class StudyRuns:
         return run
 
     def try_alone(self, condition: Condition) -> None:
-        """Run the command once, if no run has told yet how long a step is: it counts for nothing else.
+        """Run the command once, if no run has told yet how long it and a step take: it counts for nothing else.
 
         Raises StudyError as `measure_round` does.
         """
-        if self.alone == StudyRuns.alone and self.turn_s is None:
+        if not self.seconds or (self.alone == StudyRuns.alone and self.turn_s is None):
             began = time.monotonic()
             launch = self._launch(condition.name, _LIGHTLY, condition.settings)
             self._steps(launch, alone(launch))
@@ -148,7 +148,7 @@ class StudyRuns:
     def _steps(self, launch: Recording, turns: Turns) -> RunSteps:
         """The steps of a run that has ended."""
         run = launch.opened(turns.process.returncode)
-        refused = [note for note in run.missing if note.what in (REFUSED_PLAN, ENDED_PLAN)]
+        refused = [note for note in run.missing if is_refusal(note.what)]
         if refused:
             raise StudyError(f"{launch.condition}: not applied: {refused[0].what}: {refused[0].why}")
         found = find_steps(run)
