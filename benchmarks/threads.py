@@ -3,13 +3,13 @@
     python benchmarks/threads.py [--json] [--seconds 20] [--only NAME]
 
 Per model: `tracekit record --explore threads` and `analyze` give a recommendation. Where it says to let the program run
-undisturbed, it is explored again, as its user would, at most twice (`explorations`). Taking turns with it, second by
-second, two more processes run every fixed count in randomised blocks: the truth of the same minute, which `fixed_loses`
-and, of a fixed count, the error of the prediction are about. Then two processes run, in turns and in randomised blocks,
-nothing set (twice: the noise floor), every fixed count, the recommendation and plans drawn at random: the truth of a
-later minute. `stolen` is the share of the CPU time that went to other virtual machines meanwhile. At last one process
-runs nothing but the control of a plan by layer (the same plan with one count everywhere) and nothing set, for a minute
-and a half: what a plan costs is less than what the others can tell apart.
+undisturbed, it is explored again and longer, as its user would, at most twice (`explorations`). Taking turns with it,
+second by second, two more processes run every fixed count in randomised blocks: the truth of the same minute, which
+`fixed_loses` and, of a fixed count, the error of the prediction are about. Then two processes run, in turns and in
+randomised blocks, nothing set (twice: the noise floor), every fixed count, the recommendation and plans drawn at
+random: the truth of a later minute. `stolen` is the share of the CPU time that went to other virtual machines
+meanwhile. At last one process runs nothing but the control of a plan by layer (the same plan with one count everywhere)
+and nothing set, for a minute and a half: what a plan costs is less than what the others can tell apart.
 
 There are two of each because processes that run the same program differ: `twins_differ` is by how much in what a count
 gains, at most, and `between_processes` the standard deviation of that, less what is an error of measurement. What the
@@ -84,7 +84,7 @@ def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, Twi
     """The report of the explored run that was not disturbed, or else the last, the step times of the fixed counts while
     it explored, and how many it took."""
     for number in range(1, MOST_EXPLORATIONS + 1):
-        report, meanwhile = explored_beside_truth(name, seconds, folder / str(number))
+        report, meanwhile = explored_beside_truth(name, number * seconds, folder / str(number))
         if "undisturbed" not in report.advice:
             break
         progress(f"{name}: {report.advice}")

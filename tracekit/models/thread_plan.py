@@ -33,6 +33,7 @@ _OPTIMA = 100  # resamples for which the optimal plan is found too
 _SPLITS = 5
 _FEWEST_TO_SPLIT = 6
 _FEWEST_TO_CORRELATE = 8
+_STRETCHES, _FEWEST_STRETCHES, _FEWEST_OF_A_STRETCH = 8, 6, 4
 _CHUNK = 1 << 22  # values held at once
 _NONE: Gain = (0.0, 0.0, 0.0)
 
@@ -96,8 +97,8 @@ def plan_threads(times_blocks: Matrix, calls: Calls, costs: SwitchCosts, current
     def gain(new: Choice, old: Choice, optimism: float) -> Gain:
         if np.array_equal(new, old):
             return _NONE
-        units = independent(measured.totals(new) / measured.totals(old))
-        half = _half_width(1 - measured.draws(new, picks) / measured.draws(old, picks), units, _LEVEL)
+        ratios = measured.totals(new) / measured.totals(old)
+        half = _half_width_of_steps(1 - measured.draws(new, picks) / measured.draws(old, picks), ratios, _LEVEL)
         return _around(float(measured.gain(new, old) - optimism), half)
 
     of_fixed = gain(fixed, now, optimism[0])
@@ -134,7 +135,7 @@ def tried_gain(tried_ns: Matrix, old_ns: Matrix, tests: int = 1, seed: int = 0) 
         return -math.inf, 0.0, 1.0
     units = independent(ratios)
     draws = np.median(ratios[_picks(np.random.default_rng(seed), units, _RESAMPLES)], axis=1)
-    return _around(float(np.median(ratios)), _half_width(draws, units, _LEVEL, tests))
+    return _around(float(np.median(ratios)), _half_width_of_steps(draws, ratios, _LEVEL, tests))
 
 
 @dataclass(frozen=True)
@@ -252,14 +253,32 @@ def _half_width(draws: Matrix, units: tuple[int, float], level: float, tests: in
     return float(wider * (high - low) / 2)
 
 
+def _half_width_of_steps(draws: Matrix, series: Matrix, level: float, tests: int = 1) -> float:
+    """The same for whole steps, of which `series` are the units in their order; and so much that it holds the interval
+    of the mean of stretches of them (batch means; A. Law, Simulation Modeling and Analysis, 9.5.3).
+
+    Where a neighbour on the machine makes some count slower for half of the run, units have two values, each of them
+    many times, and every median lies between: resampled, it is certain of what is true of one half and not the other.
+    """
+    half = _half_width(draws, independent(series), level, tests)
+    known = series[~np.isnan(series)]
+    stretches = min(len(known) // _FEWEST_OF_A_STRETCH, _STRETCHES)
+    if stretches < _FEWEST_STRETCHES:
+        return half
+    medians = [float(np.median(stretch)) for stretch in np.array_split(known, stretches)]
+    error = np.std(medians, ddof=1) / math.sqrt(stretches)
+    off = abs(np.mean(medians) - np.median(known))
+    return max(half, float(off + stdtrit(stretches - 1, 1 - (1 - level) / 2 / tests) * error))
+
+
 def _choose(measured: _Measured, now: Choice, picks: NDArray[np.int64]) -> tuple[Choice, Choice]:
     """The best fixed count if it is surely better than the current one, else that; and the simplified optimum."""
     calls, costs, medians = measured.calls, measured.costs, measured.medians
     fixed = np.full_like(now, best_fixed(medians, calls, costs)[0])
     draws = measured.draws(now, picks) - measured.draws(fixed, picks)
     saved = plan_cost(medians, calls, costs, now) - plan_cost(medians, calls, costs, fixed)
-    units = independent(measured.totals(now) - measured.totals(fixed))
-    if saved <= _half_width(draws, units, _LEVEL, max(len(costs.counts) - 1, 1)):
+    each = measured.totals(now) - measured.totals(fixed)
+    if saved <= _half_width_of_steps(draws, each, _LEVEL, max(len(costs.counts) - 1, 1)):
         fixed = now
     choice, _ = optimal_plan(medians, calls, costs)
     return fixed, _simplified(measured, choice, int(fixed[0]), picks, _LEVEL)
