@@ -22,6 +22,14 @@ def all_live(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return living
 
 
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[str]]:
+    """The words of living processes, by pid."""
+    words: dict[int, list[str]] = {}
+    monkeypatch.setattr("tracekit.record.processes._command_of", lambda pid: words.get(pid, []))
+    return words
+
+
 def status(**facts: object) -> dict[str, object]:
     return {"facts": {"torch": {}, **facts}}
 
@@ -117,21 +125,24 @@ def test_execv_ends_what_the_process_was(tmp_path: Path) -> None:
 
 def test_process_that_was_seen_before_it_announced_itself_is_one(tmp_path: Path) -> None:
     processes = welcome(tmp_path)
-    processes.see(CHILD, ROOT, ["sh", "-c", "x"], 50)
-    processes.see(CHILD, ROOT, ["sh", "-c", "x"], 60)
+    processes.see(CHILD, ROOT, 50)
+    processes.see(CHILD, ROOT, 60)
     announce(tmp_path, CHILD, 45, parent=ROOT, command=["python", "x.py"])
     processes.welcome()
 
     assert [(row["pid"], row["start_ns"], row["recorded"]) for row in rows(processes)[1:]] == [(CHILD, 1_045, True)]
 
 
-def test_pid_that_is_used_again_is_another_process(tmp_path: Path, all_live: set[int]) -> None:
+def test_pid_that_is_used_again_is_another_process(
+    tmp_path: Path, all_live: set[int], commands: dict[int, list[str]]
+) -> None:
     announce(tmp_path, CHILD, 5, parent=ROOT)
     processes = welcome(tmp_path)
     all_live.discard(CHILD)
     processes.check_alive(20)
     all_live.add(CHILD)
-    processes.see(CHILD, ROOT, ["later"], 30)
+    commands[CHILD] = ["later"]
+    processes.see(CHILD, ROOT, 30)
 
     _, first, later = rows(processes)
 
@@ -147,11 +158,12 @@ def test_process_that_ended_before_it_was_read_has_ended(tmp_path: Path) -> None
     assert processes.of(next(s for s in processes._spools.spools.values() if s.stem == stem)).ended == 9
 
 
-def test_words_that_are_no_text_are_kept_readable(tmp_path: Path) -> None:
+def test_words_that_are_no_text_are_kept_readable(tmp_path: Path, commands: dict[int, list[str]]) -> None:
     """Any bytes may stand in a command line; Python shows them as lone surrogates, which no file takes."""
     announce(tmp_path, ROOT, 5, command=["python", "caf\udce9.py", "a\nb"])
     processes = welcome(tmp_path)
-    processes.see(CHILD, ROOT, ["\udcff"], 7)
+    commands[CHILD] = ["\udcff"]
+    processes.see(CHILD, ROOT, 7)
 
     assert [row["command"] for row in rows(processes)] == ["python caf\\udce9.py a\nb", "\\udcff"]
     assert all(word.encode() for process in processes.all for word in process.command)
@@ -162,7 +174,7 @@ def test_numbers_stay_through_a_salvage(tmp_path: Path) -> None:
     for pid, start in ((ROOT, 5), (CHILD, 7)):
         announce(tmp_path, pid, start)
     before = welcome(tmp_path)
-    before.see(OTHER, ROOT, ["seen"], 9)
+    before.see(OTHER, ROOT, 9)
     announce(tmp_path, OTHER + 1, 1)  # announced late, though it started first
     announce(tmp_path, OTHER, 20)  # was seen: known by its pid
 

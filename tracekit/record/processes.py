@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -68,11 +69,11 @@ class Processes:
             known.command = _readable(spool.facts.get("command", []))
             spool.process = known.number
 
-    def see(self, pid: int, parent: int, command: list[str], now: int) -> None:
+    def see(self, pid: int, parent: int, now: int) -> None:
         """Note a process that was met in the process tree, whether or not it announces itself."""
         with self._lock:
             if not any(process.pid == pid and process.ended is None for process in self.all):
-                self._add(pid, parent, now).command = _readable(command)
+                self._add(pid, parent, now).command = _readable(_command_of(pid))
 
     def check_alive(self, now: int) -> None:
         """Note which processes have ended."""
@@ -157,6 +158,15 @@ class Processes:
     def _environment(self, process: Process) -> dict[str, str]:
         spool = self._spool(process)
         return dict(spool.facts.get("environment", {})) if spool else {}
+
+
+def _command_of(pid: int) -> list[str]:
+    """The words of a living process's command; [] of one that is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in words.removesuffix(b"\0").split(b"\0")] if words else []
 
 
 def _readable(words: list[Any]) -> list[str]:

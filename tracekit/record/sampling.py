@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-import psutil
 import pyarrow as pa
 
 from tracekit.record.flush import Flusher
+from tracekit.record.tree import descendants
 from tracekit.run.manifest import Manifest, Missing
 
-FLUSH_INTERVAL_S = 2.0
+# A flush takes some 20 ms, of which little goes with the number of rows.
+FLUSH_INTERVAL_S = 5.0
 _TREE_INTERVAL_S = 1.0
-# Drained tables (one every two seconds) that wait while the disk takes nothing: five minutes of counters.
-_MOST_WAITING = 150
+# Drained tables (one a flush) that wait while the disk takes nothing: five minutes of counters.
+_MOST_WAITING = 60
 
 
 class Sampler(Protocol):
@@ -91,11 +92,8 @@ class Recording:
     def _see_tree(self) -> None:
         processes = self._flusher.processes
         now = time.perf_counter_ns()
-        try:
-            for child in psutil.Process(self._root).children(recursive=True):
-                processes.see(child.pid, child.ppid(), child.cmdline(), now)
-        except psutil.Error:
-            pass  # ended while we looked
+        for pid, parent in descendants(self._root):
+            processes.see(pid, parent, now)
         for name, sampler in list(self._samplers.items()):
             self._guarded(name, partial(sampler.watch, processes.living()))
 

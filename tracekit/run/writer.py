@@ -13,7 +13,9 @@ from tracekit.run.schema import TABLES
 # Compaction sorts out of core: DuckDB spills to disk beyond this.
 _SORT_MEMORY = "96MB"
 _ROW_GROUP = 256 * 1024
-_FORMAT = {"compression": "zstd", "compression_level": 6, "data_page_version": "2.0"}
+_FORMAT = {"compression": "zstd", "data_page_version": "2.0"}
+# Parts are written beside the program and are compacted at its end: what they take matters more than their size.
+_LEVEL, _LEVEL_OF_PARTS = 6, 1
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -21,17 +23,19 @@ def write_table(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".tmp")
     try:
-        with _open(table.schema, scratch) as writer:
+        with _open(table.schema, scratch, _LEVEL_OF_PARTS) as writer:
             writer.write_table(table, row_group_size=_ROW_GROUP)
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def _open(schema: pa.Schema, path: Path) -> pq.ParquetWriter:
+def _open(schema: pa.Schema, path: Path, level: int) -> pq.ParquetWriter:
     words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     numbers = {field.name: "DELTA_BINARY_PACKED" for field in schema if pa.types.is_integer(field.type)}
-    return pq.ParquetWriter(path, schema, use_dictionary=words, column_encoding=numbers, **_FORMAT)
+    return pq.ParquetWriter(
+        path, schema, use_dictionary=words, column_encoding=numbers, compression_level=level, **_FORMAT
+    )
 
 
 class PartWriter:
@@ -90,7 +94,7 @@ class PartWriter:
                 params=[files],
             )
             try:
-                with _open(TABLES[name], merged) as writer:
+                with _open(TABLES[name], merged, _LEVEL) as writer:
                     for batch in rows.to_arrow_reader(_ROW_GROUP):
                         # `pa.table` would import pandas, which takes as long as all of the rest.
                         part = pa.Table.from_batches([batch]).cast(TABLES[name])
