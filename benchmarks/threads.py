@@ -56,8 +56,8 @@ PROGRAM = [sys.executable, str(Path(__file__).parent / "_thread_models.py")]
 RANDOM_PLANS = 6
 CONTROL_S = 90.0
 MOST_TRIES = 3
-# What the recommendation, or else the best fixed count, gains in the quarters of the later minute may differ by the worst
-# error of a prediction that is looked for. It was 29 points where a neighbour came for a quarter.
+# By so much may differ what is gained in the quarters of the later minute: the worst error of a prediction that is
+# looked for. It was 29 points where a neighbour came for a quarter.
 STEADY = 0.06
 RESAMPLES = 1000
 # Records a command under a switchback, which no command line offers: conditions are read from the first argument.
