@@ -51,10 +51,6 @@ class Loaders:
             self.keep(loader, self._name_of(id(loader)))
         return self._made[id(loader)][1]
 
-    def names(self) -> set[str]:
-        """The names of all that were made."""
-        return set(self._names.values())
-
     def used(self, loader: Any) -> None:
         """The program iterates over a loader: what its settings are now."""
         facts = {key: getattr(loader, key, None) for key in _ATTRIBUTES}

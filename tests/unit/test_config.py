@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tracekit.config import OPTIONS, ConfigError, Resolved, collector_names, resolve
+from tracekit.dashboards.command import command as dashboard
 
 
 def project(folder: Path, text: str) -> Path:
@@ -80,3 +82,15 @@ def test_what_a_stronger_source_hides_is_not_judged(tmp_path: Path) -> None:
 def test_every_default_is_a_value_that_may_be_given() -> None:
     for option in OPTIONS.values():
         assert option.parse(option.default()) == option.default()
+
+
+def test_dashboard_looks_where_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a directory of runs in the configuration THEN it is browsed, unless another is named."""
+    browsed = []
+    monkeypatch.setattr("tracekit.dashboards.server.serve", lambda directory, *_: browsed.append(directory))
+    monkeypatch.chdir(project(tmp_path / "project", '[tool.tracekit]\nruns = "kept"'))
+    for words in ([], ["others"]):
+        assert CliRunner().invoke(dashboard, words).exit_code == 0
+    monkeypatch.setenv("TRACEKIT_RUNS", "elsewhere")
+    assert CliRunner().invoke(dashboard, []).exit_code == 0
+    assert browsed == ["kept", "others", "elsewhere"]
