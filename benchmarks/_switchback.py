@@ -74,6 +74,11 @@ class Recorder:
             away = time.perf_counter_ns() - began
             self._agent.governor.started += away
             self._agent.governor._began += away
+            # Otherwise they would spend on the recorded epochs what these and the others have earned.
+            fetching = self._collectors["loading"]._fetching
+            for allowance in (fetching._rows, fetching._looks):
+                allowance._began += away
+                allowance.next += away
 
     def estimate(self) -> float:
         """The share of the recorded time that tracekit lays to its own hooks."""

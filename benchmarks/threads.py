@@ -8,10 +8,10 @@ second by second, two more processes run every fixed count in randomised blocks:
 `fixed_loses` and, of a fixed count, the error of the prediction are about. Then two processes run, in turns and in
 randomised blocks, nothing set (twice: the noise floor), every fixed count, the recommendation and plans drawn at
 random: the truth of a later minute. Where it changes in that minute by more than what is to be judged, the machine has
-changed, and it is measured again, at most twice (`truths`). `stolen` is the share of the CPU time that went to other
-virtual machines meanwhile. At last one process runs nothing but the control of a plan by layer (the same plan with one
-count everywhere) and nothing set, for a minute and a half: what a plan costs is less than what the others can tell
-apart.
+changed, and it is measured for longer, at most three times as long (`truths`). `stolen` is the share of the CPU time
+that went to other virtual machines meanwhile. At last one process runs nothing but the control of a plan by layer (the
+same plan with one count everywhere) and nothing set, for a minute and a half: what a plan costs is less than what the
+others can tell apart.
 
 There are two of each because processes that run the same program differ: `twins_differ` is by how much in what a count
 gains, at most, and `between_processes` the standard deviation of that, less what is an error of measurement. What the
@@ -106,20 +106,18 @@ def explored_beside_truth(name: str, seconds: float, folder: Path) -> tuple[Repo
 
 
 def later_truth(conditions: list[dict[str, Any]], name: str, seconds: float, folder: Path) -> tuple[Twins, int]:
-    """The step times of the minute that was steady, or else of the last, and how many it took."""
-    for number in range(1, MOST_TRIES + 1):
-        runs = [folder / f"later{number}{twin}" for twin in range(2)]
-        twins = [
-            times_of(run)
-            for run in run_in_turns([under(conditions, name, seconds * len(conditions) / 3, run) for run in runs])
-        ]
+    """The step times of all minutes until they were steady, and how many it took."""
+    minutes: list[Twins] = []
+    while len(minutes) < MOST_TRIES:
+        runs = [folder / f"later{len(minutes)}{twin}" for twin in range(2)]
+        each = [under(conditions, name, seconds * len(conditions) / 3, run) for run in runs]
+        minutes.append([times_of(run) for run in run_in_turns(each)])
+        twins = [pooled([minute[twin] for minute in minutes]) for twin in range(2)]
         quarters = by_quarter([twin[judged(twins)] / twin["baseline"] for twin in twins])
         if max(quarters) - min(quarters) <= STEADY:
             break
-        progress(
-            f"{name}: gains of {', '.join(f'{gain:.0%}' for gain in quarters)} in the quarters of the later minute"
-        )
-    return twins, number
+        progress(f"{name}: gains of {', '.join(f'{gain:.0%}' for gain in quarters)} in the quarters of the later time")
+    return twins, len(minutes)
 
 
 def judged(twins: Twins) -> str:

@@ -13,8 +13,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from .loaders import sampler_of
+
 # How far ahead the order is known: when the run begins, when an epoch begins, or not.
 RUN, EPOCH, NONE = "run", "epoch", "none"
+# Where the random numbers of an order come from: torch's default generator, one that the sampler was given, or nowhere.
+PROGRAM, GENERATOR, NOTHING = "program", "generator", "nothing"
 # The order of more samples is not predicted: a copy of it takes some 40 bytes a sample of the program's memory.
 _MOST_SAMPLES = 2_000_000
 # Index by index is compared, but so many batches at once: one at a time costs several times as much.
@@ -67,6 +71,7 @@ class AccessOrder:
                 return
             sampler = iterator._index_sampler
             twin = _Twin(sampler)
+            self._facts["draws_from"] = twin.draws_from
             if self._epochs == 1:
                 self._twin = None if twin.draws_from_default else _Twin(sampler)
             elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):
@@ -76,7 +81,7 @@ class AccessOrder:
     def _goes_on(self, foreseen: "_Twin", now: "_Twin", iterator: Any, generator: Any) -> bool:
         """Bring the copy that goes on to where the next epoch begins; False where that is not known."""
         last = self._last
-        if last is None or not last.is_complete:
+        if last is None or not (last.is_complete or foreseen.draws_from == NOTHING):
             return False
         if not last.is_of(iterator):
             foreseen.draw_base_seed(generator)
@@ -210,8 +215,16 @@ class _Twin:
         self._sampler = self._copied(sampler)
 
     @property
+    def draws_from(self) -> str:
+        import torch
+
+        if self.draws_from_default or id(torch.default_generator) in self._generators:
+            return PROGRAM
+        return GENERATOR if self._generators else NOTHING
+
+    @property
     def is_the_same_each_time(self) -> bool:
-        return not self._generators and not self.draws_from_default and not any(each.shuffle for each in self._shards)
+        return self.draws_from == NOTHING and not any(each.shuffle for each in self._shards)
 
     def begin(self, length: int) -> Iterator[Any]:
         """The indices of an epoch over so many samples, the same number each time. Raises ValueError for too many."""
@@ -302,8 +315,7 @@ class _Length:
 def _sized_by(sampler: Any) -> tuple[Any, str]:
     """The sampler inside samplers of batches, and its attribute that is asked for the number of samples; "" where it
     knows that itself."""
-    while type(sampler).__name__ == "BatchSampler":
-        sampler = sampler.sampler
+    sampler = sampler_of(sampler)
     names = {"SequentialSampler": "data_source", "RandomSampler": "data_source", "DistributedSampler": "dataset"}
     return sampler, names.get(type(sampler).__name__, "")
 

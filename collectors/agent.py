@@ -24,6 +24,8 @@ from .tracebacks import comes_from_a_signal_handler
 _open = open  # Python's own, whatever the program puts in its place
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
 _STATUS_INTERVAL_NS = 1_000_000_000
+# Of the budget, the supervisor's: what it takes of a machine of two CPUs (`benchmarks/overhead.py`).
+_SUPERVISORS = 0.005
 
 
 class Collector(Protocol):
@@ -45,7 +47,7 @@ class Agent:
         self.folder = folder
         self.stem = stem
         self.spool = Spool(folder, stem)
-        self.governor = Governor(self.session["overhead"], cold_ns(self._typical_hook))
+        self.governor = Governor(_programs_part(self.session["overhead"]), cold_ns(self._typical_hook))
         self.naming = Naming(self)
         self.loaders = Loaders()
         self.collectors: dict[str, Collector] = {}
@@ -246,7 +248,7 @@ class Agent:
             self.stem = bootstrap.stem
             threads.start_anew()
             self.spool.continue_as(self.folder, self.stem)
-            self.governor = Governor(self.session["overhead"], self.governor.note_ns)
+            self.governor = Governor(self.governor.budget, self.governor.note_ns)
             self._facts = {}
             self.step_source_rank = 99
             self.safe_point_due = bool(self.at_safe_point)
@@ -255,6 +257,11 @@ class Agent:
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)
+
+
+def _programs_part(budget: float) -> float:
+    """What of the budget may be spent in the program: what the supervisor leaves, and at least half."""
+    return max(budget - _SUPERVISORS, budget / 2)
 
 
 _agent: Agent | None = None

@@ -16,6 +16,9 @@ class Setter(Protocol):
     def common(self) -> int: ...
     @property
     def in_force(self) -> bool: ...
+    def current(self) -> int:
+        """The count of the thread that calls."""
+
     def set(self, count: int) -> None: ...
 
 
@@ -31,7 +34,7 @@ class CountedCall:
         self.follow = follow
 
     def __enter__(self) -> None:
-        self._before = threads.current().count or self._setter.common
+        self._before = self._setter.current()
         if self._count is not None:
             self._setter.set(self._count)
         if self._split is not None:
@@ -68,7 +71,7 @@ class CountedInside:
             return
         forward, backward = self._counts[layer]
         if forward is not None:
-            self._before = threads.current().count or self._setter.common
+            self._before = self._setter.current()
             self._setter.set(forward)
         self._follow = Passage(self._setter, backward, (input,)) if backward else None
         if self._seen is not None:

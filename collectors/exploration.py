@@ -60,21 +60,26 @@ class Exploration:
         self._counts = counts
         explore = agent.session["explore"]
         self._conditions = [(each["name"], Counts.of(each["settings"])) for each in explore["conditions"]]
-        siblings = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
-        if siblings > 1:  # they have their part of the CPUs
-            most = max(len(os.sched_getaffinity(0)) // siblings, 1)
-            self._conditions = [each for each in self._conditions if (each[1].common or 0) <= most]
         # Ranks must change together, whatever the clock says.
         self._in_step = os.environ.get("WORLD_SIZE", "1") != "1"
+        self._share_cpus(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         self._random = random.Random(explore["seed"])
         self._in_detail: bool = explore["in_detail"]
         self._may_add: float = explore["may_add"]
         self._backward: Backward | None = None
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._is_off = False
+        self._programs_count: int | None = None  # that it has set itself, before its loop
         self._grid = len(self._conditions)  # behind these come plans
         self._plans_made = 0
         self._start_anew()
+
+    def _share_cpus(self, siblings: int) -> None:
+        """Leave out the counts for which there are too few CPUs, where ranks have their part of them."""
+        if siblings > 1:
+            most = max(len(os.sched_getaffinity(0)) // siblings, 1)
+            self._conditions = [each for each in self._conditions if (each[1].common or 0) <= most]
+            self._grid = len(self._conditions)
 
     def _start_anew(self) -> None:
         self._steps = 0
@@ -181,6 +186,9 @@ class Exploration:
         if is_watched(torch) or torch.autograd._profiler_enabled():
             self._stop("the program traces, counts or profiles its operations", "none of ours may run among them")
             return
+        if not self._in_step and (ranks := _ranks(torch)) > 1:  # nobody has said so in the environment
+            self._in_step = True
+            self._share_cpus(ranks)
         steps = self._agent.collectors.get("steps")
         self._backward = steps.backward if isinstance(steps, Steps) else None
         own = self._counts.common
@@ -190,6 +198,8 @@ class Exploration:
         self._running = list(range(len(self._conditions)))
         self._own = next(at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
         self._write(f"current {own}", 0)
+        if self._programs_count is not None:
+            self._write(f"set {self._programs_count}", 0)
         self._probe(torch)
         if self._in_detail and not self._in_step:
             self._race = Race()
@@ -305,6 +315,7 @@ class Exploration:
         """The program sets its count: before the loop that is the count to compare with, later it is left alone."""
         if self._steps > _WARM_UP_STEPS + _PLAIN_STEPS and not self._is_off:
             self._stop("the program sets its own thread counts as it runs", f"torch.set_num_threads({int(count)})")
+        self._programs_count = int(count)
 
     # The costs of changing the count.
 
@@ -374,6 +385,13 @@ class _Timed(Inside):
             agent.tally(number, FORWARD, depth, end - self._start)
         if self._follow is not None:
             self._follow.leave(output, word, number, depth)
+
+
+def _ranks(torch: ModuleType) -> int:
+    """Of how many ranks this process has made itself one."""
+    distributed = torch.distributed
+    ready = distributed.is_available() and distributed.is_initialized()
+    return int(distributed.get_world_size()) if ready else 1
 
 
 def _compiles() -> bool:

@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import signature
-from itertools import pairwise
+from itertools import islice, pairwise
+from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
 from types import ModuleType
@@ -26,6 +27,8 @@ _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
 _FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000
+# Of one batch so many samples are timed: a program that takes all samples in one would wait for their records.
+_MOST_SAMPLES = 4096
 _NEVER = 1 << 62
 _FETCH = int(Kind.FETCH)
 
@@ -61,6 +64,7 @@ class Fetching:
         self._name = agent.spool.intern("fetch")
         self._reading = Reading(agent)
         self._forks = 0
+        self._busy: set[int] = set()  # the threads that make a batch
         self._start_anew()
         agent.before_fork.append(self._count_fork)
         agent.after_fork.append(self._start_anew)
@@ -81,6 +85,7 @@ class Fetching:
     def _start_anew(self) -> None:
         """At the start, and in a forked child, which has counted its own fork with its parent's."""
         self._iterations = self._written_ns = 0
+        self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
         self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1)
 
@@ -100,7 +105,16 @@ class Fetching:
         agent, note = self._agent, self._agent.spool.note
 
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            entered = clock()
+            entered, ident = clock(), get_ident()
+            if ident in self._busy:  # a loader inside a data set: what it fetches is part of a sample
+                return original(fetcher, possibly_batched_index)
+            self._busy.add(ident)
+            try:
+                return timed(fetcher, possibly_batched_index, entered)
+            finally:
+                self._busy.discard(ident)
+
+        def timed(fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
             if entered < self._rows.next and entered < self._looks.next:
                 batch = original(fetcher, possibly_batched_index)
                 try:
@@ -206,9 +220,11 @@ class Samples:
     def __iter__(self) -> Iterator[Any]:
         mark = self.marks.append
         mark((None, clock(), cpu_clock()))
-        for index in self._indices:
+        indices = iter(self._indices)
+        for index in islice(indices, _MOST_SAMPLES):
             yield index
             mark((index, clock(), cpu_clock()))
+        yield from indices
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -190,12 +190,13 @@ class Layers:
             governor.calls_ns = self._outermost_in_step * governor.note_ns + beyond
             cost = self._pass.hot
         # Where these calls are all that tells the steps apart, they go on being noticed.
-        if source < CALL and cost > governor.budget * typical:
+        budget = self._agent.session["overhead"]
+        if source < CALL and cost > budget * typical:
             self.off()
             self._agent.note_missing(
                 "layers, after the first steps",
                 f"{calls} module calls in a step of {typical / 1e6:.2f} ms: noticing them alone costs"
-                f" more than the budget of {governor.budget:.1%}; raise it with --overhead",
+                f" more than the budget of {budget:.1%}; raise it with --overhead",
             )
 
     def _leave_out(self, these: bool) -> None:

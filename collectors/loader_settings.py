@@ -1,27 +1,25 @@
 """Settings of DataLoaders: put in the place of what the program gives, as it makes each loader."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import BoundArguments, Signature, signature
 from types import ModuleType
 from typing import Any
 
-from tracekit.settings.inside import KEPT_WORKERS, REFUSED_LOADER, by_loader
+from tracekit.settings.inside import KEPT_WORKERS, PLACE, by_loader
 
 from .agent import Agent
 from .patching import Patches
 
-_PLACE = "place"
 # What only workers have: torch refuses it for a loader without.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
 
 
 class LoaderSettings:
-    """Names every loader as it is made, and gives it the settings of that name."""
+    """Names every loader as it is made, and gives it the settings that were found for it."""
 
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
         self._settings = by_loader(agent.session["settings"])
-        self._met: set[str] = set()
         agent.facts_now.append(agent.loaders.facts)
 
     def hook_loaders(self, module: ModuleType) -> None:
@@ -34,15 +32,16 @@ class LoaderSettings:
             name = ""
             try:
                 name = self._agent.loaders.make()
-                wanted = self._settings.get(name)
-                given = _bound(known, loader, *args, **kwargs) if wanted else None
-                if wanted and given and self._is_meant(name, wanted):
-                    self._change(name, given, wanted)
+                meant = self._meant_for(name) if self._settings else None
+                given = _bound(known, loader, *args, **kwargs) if meant else None
+                if meant and given:
+                    self._change(meant, given)
                     _, *args = given.args  # type: ignore[assignment]
                     kwargs = given.kwargs
-                if wanted and name not in self._met:  # a killed program shall have said that it made it
-                    self._met.add(name)
-                    self._agent.write_status()
+                    facts = self._agent.loaders.facts_of(name)
+                    if "settings" not in facts:  # a killed program shall have said that it took them
+                        facts["settings"] = meant
+                        self._agent.write_status()
             except Exception as error:
                 self._agent.fail("conditions", error)
             original(loader, *args, **kwargs)
@@ -51,20 +50,19 @@ class LoaderSettings:
 
         return __init__
 
-    def _is_meant(self, name: str, wanted: Mapping[str, Any]) -> bool:
-        """Whether the loader is made where the one was that the settings were found for, if they say where."""
-        place, here = wanted.get(_PLACE), self._agent.loaders.facts_of(name).get(_PLACE)
-        if place in (None, here):
-            return True
-        self._agent.note_missing(
-            REFUSED_LOADER + name, f"they are for the loader made at {place}, this one is at {here}"
-        )
-        return False
+    def _meant_for(self, name: str) -> str | None:
+        """The name under which the settings of a loader stand: of those that say where it is made, the ones that are
+        made here. Its name here may be another one: a process may make loaders that others do not."""
+        here = self._agent.loaders.facts_of(name).get(PLACE)
+        placed = [each for each, wanted in self._settings.items() if here and wanted.get(PLACE) == here]
+        if name in placed or (name in self._settings and PLACE not in self._settings[name]):
+            return name
+        return placed[0] if len(placed) == 1 else None
 
-    def _change(self, name: str, given: BoundArguments, wanted: Mapping[str, Any]) -> None:
+    def _change(self, name: str, given: BoundArguments) -> None:
         given.apply_defaults()
         arguments = given.arguments
-        values = {key: value for key, value in wanted.items() if key != _PLACE}
+        values = {key: value for key, value in self._settings[name].items() if key != PLACE}
         if "num_workers" in values and _is_iterable(arguments["dataset"]):
             self._agent.note_missing(
                 KEPT_WORKERS + name,

@@ -188,7 +188,7 @@ def _numpy(reading: Reading) -> list[_Hook]:
 def _fsspec_files(reading: Reading) -> list[_Hook]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(file: Any, length: Any = -1) -> Any:
-            path, at = path_of(getattr(file, "path", "")), getattr(file, "loc", -1)
+            path, at = _without_key(path_of(getattr(file, "path", ""))), getattr(file, "loc", -1)
             return reading.timed(path, at if type(at) is int else -1, size_of, original, file, length)
 
         return read
@@ -201,7 +201,7 @@ def _fsspec_calls(reading: Reading) -> list[_Hook]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def sync(loop: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-            path = path_of(args[0] if args else "")
+            path = _without_key(path_of(args[0] if args else ""))
             return reading.timed(path, -1, size_of, original, loop, func, *args, **kwargs)
 
         return sync
@@ -262,8 +262,13 @@ def _note_path(exchange: Any, path: str) -> None:
         exchange._tracekit_path = path
 
 
+def _without_key(path: str) -> str:
+    """What an object is called; without what is behind the question mark of a URL: it may be a key to the storage."""
+    return path.partition("?")[0] if "://" in path else path
+
+
 def _address(connection: Any, url: Any) -> str:
-    """What an object is called; without what is behind a question mark, which may be a key to the storage."""
+    """The URL that a connection is asked for, without its key."""
     try:
         path = str(url).partition("?")[0]
         scheme = "https" if connection.default_port == 443 else "http"

@@ -94,14 +94,15 @@ class ThreadCounts:
         self._met: set[str] = set()  # the names of the modules that were called, and of layers inside them
         self._own = 0  # the program's own count
         self._set: Callable[[int], None] = lambda count: None
+        self._get: Callable[[], int] = lambda: 0
         self.is_exploring = False
         self.observe: Callable[[torch.nn.Module, str, tuple[Any, ...]], Any] | None = None
         self.on_programs_own: Callable[[int], None] = self._respect
 
     def install(self, torch: ModuleType) -> None:
         """Place the hooks, before anything else wraps `nn.Module.__call__`."""
-        self._set = torch.set_num_threads
-        self._own = torch.get_num_threads()
+        self._set, self._get = torch.set_num_threads, torch.get_num_threads
+        self._own = self._get()
         self._patches.replace(torch, "set_num_threads", self._watched_set)
         self._patches.replace(torch, "get_num_threads", self._told_count)
         self._split.install(torch._VF)
@@ -151,6 +152,10 @@ class ThreadCounts:
         """The count that the program and the reports are told of: no exploration shows in it."""
         return self._own if self.is_exploring else self.common
 
+    def current(self) -> int:
+        """The count of this thread: where we have never set it the common one, or, in an exploration, its own."""
+        return threads.current().count or (self._get() if self.is_exploring else self.common)
+
     def set(self, count: int) -> None:
         """Set the count of this thread."""
         thread = threads.current()
@@ -183,7 +188,8 @@ class ThreadCounts:
         """The program is told the count that it knows of: no exploration may show in what it prints."""
 
         def get_num_threads() -> int:
-            return self.told if threads.current().count == self.common else original()
+            count = threads.current().count
+            return self.told if count == self.common or (count and self.is_exploring) else original()
 
         return get_num_threads
 
@@ -231,7 +237,7 @@ class ThreadCounts:
                     planned = self._look_up(module)
                 if planned is not None and planned.is_plain and planned.fits.get(key_of(args)):
                     thread = threads.first if get_ident() == threads.first_ident else threads.current()
-                    before = thread.count or self.common
+                    before = thread.count or self.current()
                     count, is_plain = planned.forward or before, True
                     if count != before:
                         self._set(count)
@@ -250,6 +256,7 @@ class ThreadCounts:
                     self._set(before)
                     thread.count = before
 
+        self._call_code = call.__code__
         return call
 
     def _with_everything(
@@ -275,11 +282,19 @@ class ThreadCounts:
     def _look_up(self, module: "torch.nn.Module") -> Planned | None:
         """What is planned for a module that is called for the first time since counts were put in force."""
         naming = self._agent.naming
-        layer = naming.known.get(id(module)) or naming.meet(module, 0)
+        layer = naming.known.get(id(module)) or naming.meet(module, self._depth())
         planned = self._plan_for(module, layer.name) if layer.number != LEFT_ALONE else None
         self._met.add(layer.name)
         self._planned[id(module)] = planned
         return planned
+
+    def _depth(self) -> int:
+        """In how many calls of other modules the one is that is looked up now."""
+        frame, calls = sys._getframe(), 0
+        while frame.f_back is not None:
+            frame = frame.f_back
+            calls += frame.f_code is self._call_code
+        return max(calls - 1, 0)
 
     def _plan_for(self, module: "torch.nn.Module", name: str) -> Planned | None:
         counts = self._counts

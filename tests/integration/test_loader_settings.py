@@ -3,17 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 from recording import plain, record, tracekit
 
 from tracekit.advice.loading import effect_of
-from tracekit.analysis.report_schema import LoaderSummary
+from tracekit.run.manifest import Loader
 
 ROOT = Path(__file__).parents[2]
 
@@ -187,8 +186,10 @@ def test_a_program_that_cannot_run_beside_itself_is_probed_alone(tmp_path: Path)
 
 
 EFFECTS = Path(__file__).parent / "programs" / "loader_effects.py"
-ORDERS = ("default", "generator", "sharded")  # of the loaders of the program, in its order
-SAMPLERS = ("RandomSampler", "RandomSampler", "DistributedSampler")
+# The loaders of the program, in its order.
+ORDERS = {name: f"loader#{number + 1}" if number else "loader" for number, name in enumerate(
+    ("default", "generator", "sharded", "left early", "in batches")
+)}  # fmt: skip
 
 
 @cache
@@ -196,61 +197,114 @@ def given_without_settings(workers: int) -> list[dict[str, list[float]]]:
     return [json.loads(line) for line in plain([sys.executable, str(EFFECTS), str(workers)]).stdout.splitlines()]
 
 
+@pytest.fixture(scope="module")
+def recorded_facts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Loader]]:
+    """What a recording tells of each loader, by their number of workers."""
+
+    @cache
+    def facts(workers: int) -> dict[str, Loader]:
+        done = record([sys.executable, str(EFFECTS), str(workers)], tmp_path_factory.mktemp("effects") / "run")
+        assert done.code == 0, done.err
+        return {name: done.run.manifest.loaders[loader] for name, loader in ORDERS.items()}
+
+    return facts
+
+
 def given_by_loaders(workers: int, settings: str, tmp_path: Path) -> list[dict[str, list[float]]]:
     """What each loader of the program gives with the settings applied to all of them."""
     file = tmp_path / "settings.toml"
-    file.write_text("\n".join(f'[loader."{name}"]\n{settings}' for name in ("loader", "loader#2", "loader#3")))
+    file.write_text("\n".join(f'[loader."{name}"]\n{settings}' for name in ORDERS.values()))
     done = tracekit("apply", str(file), "--", sys.executable, str(EFFECTS), str(workers))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "not applied" not in done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_labels_hang_on_is_recorded(workers: int, recorded_facts: Callable[[int], dict[str, Loader]]) -> None:
+    facts = recorded_facts(workers)
+    told = {name: (each.predictability, each.draws_from, each.sampler) for name, each in facts.items()}
+    assert told == {
+        "default": ("epoch", "program", "RandomSampler"),
+        "generator": ("run", "generator", "RandomSampler"),
+        "sharded": ("run", "nothing", "DistributedSampler"),
+        "left early": ("epoch", "generator", "RandomSampler"),
+        "in batches": ("epoch", "program", "RandomSampler"),
+    }
+    assert [name for name, each in facts.items() if each.has_generator] == ["generator", "left early"]
 
 
 @pytest.mark.parametrize(
     ("workers", "settings", "order_changes"),
     [
-        (2, "num_workers = 3", []),
+        (2, "num_workers = 3", ["left early"]),
         # Samples draw the program's random numbers, which the default order hangs on, or a worker's.
-        (0, "num_workers = 2", ["default"]),
-        (2, "num_workers = 0", ["default"]),
-        (2, "prefetch_factor = 5", []),
+        (0, "num_workers = 2", ["default", "in batches"]),
+        (2, "num_workers = 0", ["default", "in batches"]),
+        (2, "prefetch_factor = 5", ["left early"]),
         (2, "pin_memory = true", []),
-        (2, "persistent_workers = true", ["default", "generator"]),
+        (2, "persistent_workers = true", ["default", "generator", "left early", "in batches"]),
     ],
 )
 def test_settings_change_what_their_labels_say(
-    workers: int, settings: str, order_changes: list[str], tmp_path: Path
+    workers: int,
+    settings: str,
+    order_changes: list[str],
+    recorded_facts: Callable[[int], dict[str, Loader]],
+    tmp_path: Path,
 ) -> None:
     """GIVEN loaders of data sets that draw random numbers THEN a setting labelled identical changes nothing, one
-    labelled augmentation what is drawn and no order, and one labelled order the order of some loader."""
-    without = given_without_settings(workers)
-    now = given_by_loaders(workers, settings, tmp_path)
-    changed = [name for name, a, b in zip(ORDERS, without, now, strict=True) if a["order"] != b["order"]]
+    labelled augmentation what is drawn and no order, and one labelled order the order of some loader: of one that is
+    left early it may."""
+    now = dict(zip(ORDERS, given_by_loaders(workers, settings, tmp_path), strict=True))
+    without = dict(zip(ORDERS, given_without_settings(workers), strict=True))
+    changed = [name for name in ORDERS if without[name]["order"] != now[name]["order"]]
     assert changed == order_changes
-    key, _, value = settings.partition(" = ")
-    known = LoaderSummary(0, "loader", "", workers, 2, 8, 3, 1.0, 0.1, {}, 1.0, workers, 1.0, 0.0)
-    if key == "num_workers":
-        labels = [
-            effect_of(msgspec.structs.replace(known, predictability=order), "loader.loader.num_workers", int(value))
-            for order in ("epoch", "run", "run")
-        ]
-        assert labels == ["order" if name in changed else "augmentation" for name in ORDERS]
-        assert all(a["drawn"] != b["drawn"] for a, b in zip(without, now, strict=True))
-    elif changed:
-        loaders = [msgspec.structs.replace(known, sampler=name) for name in SAMPLERS]
-        labels = [effect_of(loader, f"loader.loader.{key}", 1) for loader in loaders]
-        assert labels == ["order" if name in changed else "augmentation" for name in ORDERS]
-        assert all(a["drawn"] != b["drawn"] for a, b in zip(without, now, strict=True))
-    else:
-        assert effect_of(known, f"loader.loader.{key}", 1) == "identical" and now == without
+    key, _, text = settings.partition(" = ")
+    value = int(text) if text.isdecimal() else text == "true"
+    for name, facts in recorded_facts(workers).items():
+        label = effect_of(facts, (), key, value)
+        if name in changed:
+            assert label == "order", name
+        elif name != "left early" or label != "order":
+            assert label == ("identical" if without[name] == now[name] else "augmentation"), name
+
+
+BESIDE = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    torch.manual_seed(1)
+    train = DataLoader(range(24), 4, shuffle=True, num_workers=2)
+    valid = DataLoader(range(8), 4, num_workers=2)
+    for epoch in range(3):
+        print([batch.tolist() for batch in train])
+        list(valid)
+"""
+
+
+def test_a_setting_that_changes_the_order_of_another_loader_is_labelled_so(tmp_path: Path) -> None:
+    """GIVEN a loader that draws seeds for its workers from the generator that another one shuffles with THEN workers
+    that persist change the other one's order."""
+    program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
+    program.write_text(BESIDE)
+    settings.write_text('[loader."loader#2"]\npersistent_workers = true\n')
+    done = record([sys.executable, str(program)], tmp_path / "run")
+    applied = tracekit("apply", str(settings), "--", sys.executable, str(program))
+    assert done.out.splitlines()[0] == applied.stdout.splitlines()[0] and done.out != applied.stdout
+
+    train, valid = (done.run.manifest.loaders[name] for name in ("loader", "loader#2"))
+    assert effect_of(valid, (train,), "persistent_workers", True) == "order"
+    assert effect_of(valid, (), "persistent_workers", True) == "augmentation"
 
 
 def test_in_any_order_is_labelled_as_a_change_of_order(tmp_path: Path) -> None:
     """GIVEN workers that overtake each other THEN the same samples come, each epoch, in an order of their own."""
     now = given_by_loaders(2, "in_order = false", tmp_path)
-    for before, after in zip(given_without_settings(2), now, strict=True):
-        assert sorted(before["order"]) == sorted(after["order"])
-    known = LoaderSummary(0, "loader", "", 2, 2, 8, 3, 1.0, 0.1, {}, 1.0, 2, 1.0, 0.0)
-    assert effect_of(known, "loader.loader.in_order", 0) == "order"
+    for name, before, after in zip(ORDERS, given_without_settings(2), now, strict=True):
+        assert name == "left early" or sorted(before["order"]) == sorted(after["order"])
+    assert effect_of(Loader(num_workers=2, predictability="run"), (), "in_order", False) == "order"
 
 
 def test_settings_of_a_loader_made_elsewhere_are_not_applied(tmp_path: Path) -> None:
@@ -265,6 +319,23 @@ def test_settings_of_a_loader_made_elsewhere_are_not_applied(tmp_path: Path) -> 
     assert there != without and "train 0 None" in there and not missing
 
 
+def test_settings_are_for_the_loader_that_is_made_there_whatever_its_name(tmp_path: Path) -> None:
+    """GIVEN a process that makes a loader which others do not THEN the settings of the next one find it."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import sys
+from torch.utils.data import DataLoader
+if len(sys.argv) > 1: DataLoader(range(8))
+train = DataLoader(range(8))
+print(train.num_workers)
+""")
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[loader.loader]\nnum_workers = 3\nplace = "program.py:5"\n')
+    for more in ([], ["more"]):
+        applied = tracekit("apply", str(settings), "--", sys.executable, str(program), *more)
+        assert (applied.returncode, applied.stdout) == (0, "3\n") and "not applied" not in applied.stderr
+
+
 def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_path: Path) -> None:
     """GIVEN settings of a loader that is made elsewhere, or not at all WHEN it is about whether they make the program
     faster THEN that is not answered, as it never ran with them."""
@@ -272,7 +343,7 @@ def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_p
     program.write_text(TWO_LOADERS)
     command = [sys.executable, str(program)]
     for text, why in (
-        ('[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n', "they are for the loader made at program.py:1"),
+        ('[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n', "the program made no loader at program.py:1"),
         ("[loader.train]\nnum_workers = 1\n", "settings of train: the program made no such loader"),
     ):
         settings.write_text(text)

@@ -195,3 +195,71 @@ def test_without_shared_memory_a_loader_does_as_without_us(workers: int, tmp_pat
     found = json.loads(analyzed.stdout)
     assert not [each for each in found["settings"] if each["name"].endswith("num_workers")]
     assert {each["num_workers"] for loader in found["loaders"] for each in loader["forecasts"]} <= {0, workers}
+
+
+NESTED = """
+import time
+from torch.utils.data import DataLoader
+
+class Outer:
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return sum(batch.sum() for batch in DataLoader(range(4), 2)) + index
+
+if __name__ == "__main__":
+    for workers in (0, 2):
+        for batch in DataLoader(Outer(), 2, num_workers=workers):
+            pass
+"""
+
+
+def test_what_a_loader_inside_a_data_set_takes_belongs_to_the_sample(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(NESTED)
+    done = record([sys.executable, str(tmp_path / "program.py")], tmp_path / "run", "--overhead", "10")
+    assert done.code == 0, done.err
+    made = made_batches(done.run, 0)
+    outer = made[made["loader"] == "loader"]
+    assert len(outer) == 16 and ((outer["made_ns"] - outer["made_start_ns"]) >= 40e6).all()
+
+
+SEVERAL = """
+from torch.utils.data import DataLoader, IterableDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(8))
+
+for epoch in range(2):
+    loaders = {name: DataLoader(range(size), 4, shuffle=name == "train") for name, size in (("train", 16), ("val", 8))}
+    for name in loaders:
+        for batch in loaders[name]:
+            pass
+for epoch in range(2):
+    for batch in DataLoader(Stream(), 4, pin_memory=0):
+        pass
+"""
+
+
+def test_loaders_that_one_line_makes_are_told_apart_and_one_odd_fact_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SEVERAL)
+    done = record([sys.executable, str(tmp_path / "program.py")], tmp_path / "run")
+    assert done.code == 0, done.err
+    loaders = done.run.manifest.loaders
+    assert {name: each.sampler for name, each in loaders.items()} == {
+        "loader": "RandomSampler", "loader#2": "SequentialSampler", "loader#3": "_InfiniteConstantSampler",
+    }  # fmt: skip
+    assert [each.made for each in loaders.values()] == [2, 2, 2]
+    assert loaders["loader#3"].iterable and loaders["loader#3"].pin_memory is False
+
+
+def test_of_a_huge_batch_some_samples_are_timed(tmp_path: Path) -> None:
+    program = (
+        "from torch.utils.data import DataLoader\n"
+        "for batch in DataLoader(range(50_000), 50_000): print(len(batch), int(batch.sum()))"
+    )
+    done = record([sys.executable, "-c", program], tmp_path / "run")
+    assert (done.code, done.out) == (0, "50000 1249975000\n")
+    assert 1000 <= len(done.run.table("samples")) < 10_000
+    assert (done.run.table("fetches")["samples"] == 50_000).all()

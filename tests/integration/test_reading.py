@@ -45,3 +45,35 @@ def test_what_is_read_is_the_same(tmp_path: Path) -> None:
         command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "data"), workers, method]
         without, recorded = plain(command), record(command, tmp_path / f"run{workers}", "--overhead", "50")
         assert (recorded.code, recorded.out, recorded.err) == (0, without.stdout, without.stderr)
+
+
+SIGNED = """
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from torch.utils.data import DataLoader
+
+class File(AbstractBufferedFile):
+    def _fetch_range(self, start, end):
+        return b"x" * (end - start)
+
+class Store(AbstractFileSystem):
+    protocol = "store"
+    def info(self, path, **kwargs):
+        return {"name": path, "size": 5000, "type": "file"}
+    def _open(self, path, mode="rb", **kwargs):
+        return File(self, path, mode)
+
+class Samples:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return len(Store()._open("https://host/object?signature=SECRET").read())
+
+for batch in DataLoader(Samples()):
+    pass
+"""
+
+
+def test_keys_to_a_storage_are_not_written_down(tmp_path: Path) -> None:
+    done = record([sys.executable, "-c", SIGNED], tmp_path / "run", "--overhead", "50")
+    assert done.code == 0, done.err
+    assert set(done.run.table("reads")["path"]) == {"https://host/object"}

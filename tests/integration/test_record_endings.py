@@ -166,8 +166,10 @@ def test_killed_supervisor_is_salvaged_by_the_next_command(tmp_path: Path) -> No
     os.kill(program, signal.SIGKILL)
     assert supervisor.stdout
     rest = supervisor.stdout.read().splitlines()
+    queried = plain([*TRACEKIT, "query", str(tmp_path / "run"), "SELECT count(*) FROM spans"])
     analyzed = plain([*TRACEKIT, "analyze", "--json", str(tmp_path / "run")])
 
+    assert "salvaged" in queried.stderr
     assert analyzed.returncode == 0, analyzed.stderr
     finished = int(rest[-1]) if rest else 2000
     assert 0.99 * finished <= _steps(tmp_path / "run") < finished + 60

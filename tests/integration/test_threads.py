@@ -56,6 +56,17 @@ def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
 
 
 @pytest.mark.alone
+def test_who_sets_a_count_before_the_loop_is_told_to_take_that_out(explored: Path, tmp_path: Path) -> None:
+    recorded = tracekit("record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "400", "2")
+    assert recorded.returncode == 0, recorded.stderr
+    assert tracekit("analyze", str(tmp_path / "run")).returncode == 0
+
+    assert report(tmp_path / "run")["settings"]
+    assert "calls torch.set_num_threads(2) itself" in str(report(tmp_path / "run")["advice"])
+    assert "set_num_threads" not in str(report(explored)["advice"])
+
+
+@pytest.mark.alone
 def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path) -> None:
     """GIVEN three counts, the third best for no layer WHEN explored THEN it is tried in the first rounds only."""
     program = (
@@ -261,22 +272,32 @@ def test_a_compiled_program_is_not_explored(tmp_path: Path) -> None:
     assert "tracekit study threads" in note.why
 
 
-def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
-    """A rank that ran ahead with another count would make the others wait, and the times would be those of neither."""
-    two = 'RANK=1 "$0" "$1" & RANK=0 "$0" "$1"; wait'
+def pairs_of_counts(tmp_path: Path, environment: dict[str, str]) -> list[tuple[int, int]]:
+    """With which counts two ranks ran a step while they were explored."""
+    two = 'RANK=1 "$0" "$1" 1 & RANK=0 "$0" "$1" 0; wait'
     command = ["sh", "-c", two, sys.executable, str(PROGRAMS / "ranks_in_step.py")]
-    environment = TWO_THREADS | {"WORLD_SIZE": "2", "RENDEZVOUS": str(tmp_path / "rendezvous")}
     recorded = run(
         *TRACEKIT, "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *command,
-        environment=environment,
+        environment=TWO_THREADS | environment | {"RENDEZVOUS": str(tmp_path / "rendezvous")},
     )  # fmt: skip
     assert recorded.returncode == 0, recorded.stderr
-    assert [both for both, _ in ast.literal_eval(recorded.stdout)] == [(1, 1), (2, 2)]
+    return [both for both, _ in ast.literal_eval(recorded.stdout)]
+
+
+def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
+    """Each has all CPUs, as on a node of its own. A rank that ran ahead with another count would make the others wait,
+    and the times would be those of neither."""
+    assert pairs_of_counts(tmp_path, {"WORLD_SIZE": "2"}) == [(1, 1), (2, 2)]
     blocks = open_run(tmp_path / "run").sql(
         "SELECT process, layer, kind, name FROM spans WHERE kind IN ('block', 'plain block') ORDER BY process, layer"
     )
     first, second = (part[["kind", "name"]].to_numpy().tolist() for _, part in blocks.groupby("process"))
     assert first == second and ["plain block", "threads.intra_op=2"] in first
+
+
+def test_ranks_that_the_environment_does_not_tell_of_change_their_counts_together(tmp_path: Path) -> None:
+    """As torch.multiprocessing.spawn starts them, on one node: with two CPUs each of two has one."""
+    assert all(one == other for one, other in pairs_of_counts(tmp_path, {}))
 
 
 @pytest.mark.alone
@@ -307,6 +328,21 @@ def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path:
     study = json.loads(studied.stdout)
     assert [each["name"] for each in study["conditions"]] == ["baseline", "fixed:1", "fixed:2", "baseline again"]
     assert study["settings"] == [] and "nothing was certainly faster" in study["advice"]
+
+
+@pytest.mark.alone
+def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
+    """GIVEN a program of one thread that is too short to be explored WHEN two are faster THEN these are recommended."""
+    studied = run(
+        *TRACEKIT, "study", "threads", "--budget", "60s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "14",
+        environment={"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert studied.returncode == 0, studied.stderr
+    study = json.loads(studied.stdout)
+    assert "is what the program has" not in study["advice"]
+    if study["comparisons"][0]["verdict"] == "faster":
+        (setting,) = study["settings"]
+        assert (setting["name"], setting["current"], setting["recommended"]) == ("threads.intra_op", 1, 2)
 
 
 @pytest.mark.alone

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from recording import run, tracekit
 
+from tracekit.run.reader import open_run
+from tracekit.settings.inside import is_refusal
+
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: there is no count to choose")
 
 PLAN = """
@@ -153,6 +156,120 @@ print(codes)
         "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", program
     )
     assert (explored.returncode, explored.stdout) == (0, "{1}\n")
+
+
+def explored(program: str, tmp_path: Path) -> str:
+    """What a program prints while it is explored."""
+    done = tracekit(
+        "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", program
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_other_threads_keep_their_counts_when_the_program_is_explored(tmp_path: Path) -> None:
+    """GIVEN threads that call modules of their own while blocks of other counts are in force THEN these are not left
+    with the counts of the blocks."""
+    program = """
+import threading, time, torch
+from torch import nn
+stop, told = threading.Event(), {}
+def background(number):
+    torch.ones(10**6).exp()
+    module = nn.Linear(8, 8)
+    time.sleep(0.3)
+    while not stop.is_set():
+        with torch.no_grad(): module(torch.ones(2, 8))
+        time.sleep(0.02 + 0.013 * number)
+    told[number] = torch._C.get_num_threads()
+torch.set_num_threads(2)
+threads = [threading.Thread(target=background, args=(number,)) for number in range(6)]
+for each in threads: each.start()
+model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 4))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for _ in range(1500):
+    optimizer.zero_grad()
+    model(torch.ones(256, 256)).sum().backward()
+    optimizer.step()
+stop.set()
+for each in threads: each.join()
+print(sorted(told.values()))
+"""
+    assert explored(program, tmp_path) == "[2, 2, 2, 2, 2, 2]\n"
+
+
+def test_a_layer_is_told_the_program_s_count_while_it_is_explored(tmp_path: Path) -> None:
+    """Also where a plan that is tried gives it another one."""
+    program = """
+import time, torch
+from torch import nn
+told = set()
+class Waits(nn.Module):
+    def __init__(self, ms):
+        super().__init__()
+        self.ms = ms
+    def forward(self, x):
+        told.add(torch.get_num_threads())
+        end = time.perf_counter() + self.ms.get(torch._C.get_num_threads(), 4) / 1e3
+        while time.perf_counter() < end: pass
+        return x
+torch.set_num_threads(2)
+model = nn.Sequential(Waits({1: 1, 2: 3}), Waits({1: 3, 2: 1}))
+with torch.no_grad():
+    for _ in range(600): model(torch.ones(2, 3))
+print(told)
+"""
+    assert explored(program, tmp_path) == "{2}\n"
+    assert "plan 0" in set(open_run(tmp_path / "run").table("spans")["name"])
+
+
+def test_a_helper_with_a_count_of_its_own_does_not_end_the_plan(tmp_path: Path) -> None:
+    """GIVEN a program that starts another Python which sets its own thread count THEN the settings count as applied,
+    and it is said of how many processes that is not so."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import subprocess, sys, torch
+subprocess.run([sys.executable, "-c", "import torch; torch.set_num_threads(1)"], check=True)
+model = torch.nn.Linear(8, 8)
+with torch.no_grad():
+    for _ in range(50): model(torch.ones(2, 8))
+print(torch.get_num_threads())
+""")
+    (tmp_path / "two.toml").write_text("[threads]\nintra_op = 2\n")
+    command = ["--", sys.executable, str(program)]
+
+    applied = tracekit("apply", str(tmp_path / "two.toml"), *command)
+    recorded = tracekit("record", "-q", "-o", str(tmp_path / "run"), "--settings", str(tmp_path / "two.toml"), *command)
+
+    assert (applied.stdout, recorded.stdout) == ("2\n", "2\n"), recorded.stderr
+    assert "in 1 of 2 processes: the program itself called torch.set_num_threads(1)" in applied.stderr
+    (note,) = [each for each in open_run(tmp_path / "run").missing if "set_num_threads" in each.why]
+    assert " in process " in note.what and not is_refusal(note.what)
+
+
+def test_layers_have_the_same_names_with_and_without_a_recording(tmp_path: Path) -> None:
+    """GIVEN modules that are not registered in the one which calls them THEN a plan that was recorded holds for them
+    when it is applied."""
+    program = """
+import torch
+from torch import nn
+class Shows(nn.Module):
+    def forward(self, x):
+        print(torch._C.get_num_threads())
+        return x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [nn.Sequential(Shows())]
+    def forward(self, x): return self.blocks[0](x)
+Net()(torch.ones(2))
+"""
+    (tmp_path / "plan.toml").write_text("[threads]\nintra_op = 2\n[threads.layers]\nShows = 1\n")
+    command = ["--", sys.executable, "-c", program]
+    applied = tracekit("apply", str(tmp_path / "plan.toml"), *command)
+    recorded = tracekit("record", "-q", "-o", str(tmp_path / "r"), "--settings", str(tmp_path / "plan.toml"), *command)
+    assert (applied.stdout, recorded.stdout) == ("1\n", "1\n")
+    assert applied.stderr == ""
 
 
 @pytest.mark.parametrize("text", ["x = " + "[" * 3000, ".".join("a" * 3000) + " = 1", "[threads.layers]\na = -1\n"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tracekit.study.matched import COLD_STEPS, RunSteps, mean_step_ns, typical_steps_ns
 
@@ -74,6 +75,46 @@ def test_a_run_that_ends_early_is_compared_over_what_all_have_had() -> None:
     early = RunSteps(first.starts_ns[:160], first.durations_ns[:160], first.stops[:21])
 
     assert typical_steps_ns([early, second]) == pytest.approx([1e6, 1e6], rel=1e-3)
+
+
+def taking_timed_turns(step_ns: list[NDArray[np.int64]], turn_ns: int) -> list[RunSteps]:
+    """Runs of these steps, which take turns of so long, until each has ended."""
+    clock, done = 0, [0] * len(step_ns)
+    tables: list[tuple[list[int], list[tuple[int, int]]]] = [([], [(0, 0)]) for _ in step_ns]
+    while any(at < len(each) for at, each in zip(done, step_ns, strict=True)):
+        for number, ((starts, stops), durations) in enumerate(zip(tables, step_ns, strict=True)):
+            if done[number] == len(durations):
+                continue
+            stops[-1] = (stops[-1][0], clock)
+            until = clock + turn_ns
+            while clock < until and done[number] < len(durations):
+                starts.append(clock)
+                clock += int(durations[done[number]])
+                done[number] += 1
+            if done[number] < len(durations):
+                stops.append((clock, clock))
+    return [
+        RunSteps(np.array(starts), durations, stops) for (starts, stops), durations in zip(tables, step_ns, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        np.repeat([0.5, 5.0], [5600, 240]),  # a phase of longer steps
+        np.linspace(10, 2, 1200),  # sorted by length
+        np.linspace(2, 10, 1200),
+        np.ones(2000),
+    ],
+)
+def test_steps_that_differ_are_compared_with_themselves(lengths: NDArray[np.float64]) -> None:
+    """GIVEN a program whose steps differ WHEN one run takes 10 % less for each THEN that is what is found, though it
+    comes to the longer ones earlier."""
+    slow = (lengths * 1e6).astype(np.int64)
+
+    one, other = typical_steps_ns(taking_timed_turns([slow, slow * 9 // 10], 20_000_000))
+
+    assert other / one == pytest.approx(0.9, rel=5e-3)
 
 
 def test_runs_with_few_turns_or_alone_give_their_own_median() -> None:

@@ -1,5 +1,6 @@
 """Who the processes of a run are: their numbers, roles, ranks and parents."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,21 @@ def test_process_is_alive_while_its_start_is_the_same(all_live: set[int]) -> Non
     assert not Process(0, CHILD, ROOT, 1, ticks=CHILD - 1).is_alive()
     assert not Process(0, CHILD, ROOT, 1, ticks=None).is_alive()
     assert not Process(0, CHILD, ROOT, 1, ticks=CHILD, ended=5).is_alive()
+
+
+def test_who_cannot_be_asked_after_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a supervisor without a file descriptor left WHEN it checks who lives THEN nobody is taken for ended."""
+    announce(tmp_path, CHILD, 7, parent=ROOT)
+    processes = welcome(tmp_path)
+
+    def without_descriptors(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tracekit.record.processes.process_started", without_descriptors)
+        processes.check_alive(9)
+    assert [process.ended for process in processes.all] == [None, None]
+
+    monkeypatch.setattr("tracekit.record.processes.process_started", lambda pid: None)
+    processes.check_alive(10)
+    assert [process.ended for process in processes.all] == [10, 10]

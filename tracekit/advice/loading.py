@@ -1,6 +1,6 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Literal
@@ -23,6 +23,9 @@ AS_GOOD = 0.01
 _FULL = 0.9
 # Samplers of torch whose order hangs on no random numbers of the program or the loader.
 _DRAW_NOTHING = ("SequentialSampler", "DistributedSampler")
+# How far ahead an order is known, and where its random numbers come from (`tracekit.collectors.access_order`).
+_FOR_THE_RUN, _FOR_THE_EPOCH = "run", "epoch"
+_PROGRAM, _GENERATOR, _NOTHING = "program", "generator", "nothing"
 # A share of the wait that is worth a word.
 NOTABLE = 0.1
 # Samples are uneven where this share of them takes a notable share of the time; so many are named.
@@ -55,8 +58,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
         report.loaders.append(summary)
         if summary.split:
             report.findings.append(_finding(summary))
-        made, why = _advise(report, costs, summary, loop)
-        settings += [*made, *_further(report, costs, summary, made, loop)]
+        made, why = _advise(run, report, costs, summary, loop)
+        settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
@@ -168,7 +171,9 @@ _WORDS = {
 }
 
 
-def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: float) -> tuple[list[Setting], str]:
+def _advise(
+    run: Run, report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: float
+) -> tuple[list[Setting], str]:
     """The settings of one loader, and why there are these or none."""
     name = costs.loader
     if costs.settings.iterable:
@@ -201,12 +206,13 @@ def _advise(report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: fl
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
         values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor
-    settings = settings_of(summary, values, gain, "probe" if summary.probed else "model", why, _apply(report))
+    basis: Literal["probe", "model"] = "probe" if summary.probed else "model"
+    settings = settings_of(summary, run.manifest.loaders, values, gain, basis, why, _apply(report))
     return settings, f"{name} with {what}."
 
 
 def _further(
-    report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting], loop: float
+    run: Run, report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting], loop: float
 ) -> list[Setting]:
     """With as many workers as `made` gives it: to keep them from epoch to epoch, to take batches as they get ready."""
     if costs.settings.iterable:
@@ -235,7 +241,8 @@ def _further(
         saved = share * of_loader
         if saved / (1 + MODEL_ERROR) > AS_GOOD:
             gain = Gain(saved / (1 + MODEL_ERROR), saved, min(saved * (1 + MODEL_ERROR), 1.0))
-            found += settings_of(summary, {name + setting: value}, gain, "model", why, _apply(report))
+            values_of_it = {name + setting: value}
+            found += settings_of(summary, run.manifest.loaders, values_of_it, gain, "model", why, _apply(report))
     return found
 
 
@@ -282,40 +289,65 @@ def smallest_as_good(forecasts: Sequence[LoaderForecast], time_of: Time) -> Load
 
 def settings_of(
     loader: LoaderSummary,
+    facts: Mapping[str, Loader],
     values: Mapping[str, int | bool],
     gain: Gain,
     basis: Literal["measured", "model", "probe"],
     why: str,
     apply: list[str],
 ) -> list[Setting]:
-    """Those of the values that differ from what the loader has; they have one gain together. `apply`: the command."""
+    """Those of the values that differ from what the loader has; they have one gain together. `facts` of all loaders of
+    the process, by name; `apply`: the command."""
     now = {
         "num_workers": loader.num_workers,
         "prefetch_factor": loader.prefetch_factor or None,
         "persistent_workers": loader.persistent_workers,
         "in_order": loader.in_order,
     }
+    itself = facts.get(loader.loader, Loader(num_workers=loader.num_workers))
+    others = [each for name, each in facts.items() if name != loader.loader]
+    line = shell_line(["tracekit", "apply", *apply])
     found = []
     for name, value in values.items():
-        current = now[name.rpartition(".")[2]]
-        if value != current:
-            line = shell_line(["tracekit", "apply", *apply])
-            found.append(Setting(name, current, value, gain, basis, effect_of(loader, name, value), why, line))
+        key = name.rpartition(".")[2]
+        if value != now[key]:
+            effect = effect_of(itself, others, key, value)
+            found.append(Setting(name, now[key], value, gain, basis, effect, why, line))
     return found
 
 
-def effect_of(loader: LoaderSummary, name: str, value: int | bool) -> Effect:
-    """What a setting changes in the results. Data sets draw their random numbers in workers, each seeded by its number;
-    without workers they draw the program's, and an order that is not known for the run hangs on these. Workers that
-    persist are seeded once: the loader draws one seed less per epoch."""
-    kind = find(name)
+def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | bool) -> Effect:
+    """What a setting of a loader, `key`, changes in the results, as far as is known of it and of the `others` of the
+    process.
+
+    Data sets draw their random numbers in workers, each seeded by its number; without workers they draw the program's,
+    and orders may hang on these. Workers that persist are seeded once: one seed less is drawn per epoch, from the
+    loader's generator or else the program's. How far a loader is ahead tells when its sampler draws what it draws as it
+    goes, and what it draws of its generator when an epoch is left early.
+    """
+    kind = find(f"loader.*.{key}")
     assert kind is not None
-    if name.endswith(".persistent_workers") and loader.sampler in _DRAW_NOTHING:
+    is_known = loader.predictability == _FOR_THE_RUN or (
+        loader.predictability == _FOR_THE_EPOCH and _draws_from(loader) != _GENERATOR
+    )
+    if key in ("num_workers", "prefetch_factor") and not is_known:
+        return "order"
+    everyone = [_draws_from(each) for each in (loader, *others)]
+    if key == "num_workers" and 0 in (loader.num_workers, value) and _hangs_on(_PROGRAM, everyone):
+        return "order"
+    if key == "persistent_workers" and not _hangs_on(_GENERATOR if loader.has_generator else _PROGRAM, everyone):
         return "augmentation"
-    if loader.predictability == "none" and name.endswith((".num_workers", ".prefetch_factor")):
-        return "order"  # what draws as it goes draws at other times
-    in_program = 0 in (loader.num_workers, value) and name.endswith(".num_workers")
-    return "order" if in_program and loader.predictability != "run" else kind.effect
+    return kind.effect
+
+
+def _draws_from(loader: Loader) -> str:
+    """Where the random numbers of its order come from; "" where that is not known."""
+    return loader.draws_from or (_NOTHING if loader.sampler in _DRAW_NOTHING else "")
+
+
+def _hangs_on(source: str, sources: Iterable[str]) -> bool:
+    """Whether some order may hang on random numbers from there."""
+    return any(each in (source, "") for each in sources)
 
 
 def holds_for(loaders: Sequence[LoaderSummary], settings: Sequence[Setting]) -> dict[str, int | str]:

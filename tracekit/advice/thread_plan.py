@@ -26,6 +26,7 @@ BETWEEN_PROCESSES = 0.015
 # Fewer tell no interval.
 _FEWEST_TRIALS = 3
 _CONFIRM = "Confirm it: tracekit verify, with the same run and command."
+_LAST_WORD = "The program calls torch.set_num_threads({}) itself and has the last word: take that out first. "
 _TO_THE_TEST = "let it run more steps, or put them to the test: tracekit study threads"
 
 
@@ -70,6 +71,7 @@ def _advice(
     for layer, count in zip(found.layers, choice, strict=True):
         layer.planned = count
     values, basis = _values(run, measured, choice), _basis(measured)
+    last_word = "" if measured.set_by_program is None else _LAST_WORD.format(measured.set_by_program)
     apply = [f"{report.path}/settings.toml", "--", *report.command]
     if is_by_layer(values):
         rounds = next(each.rounds for each in measured.trials if each.choice == choice)
@@ -79,12 +81,12 @@ def _advice(
             f" {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count; {basis}, and these counts"
             f" together in {rounds} of them", apply,
         )  # fmt: skip
-        return Advice(settings, _CONFIRM, values)
+        return Advice(settings, last_word + _CONFIRM, values)
     settings = thread_settings(
         values, measured.current, _gain(plan.gain_of_fixed), "measured", f"{_step(measured, plan)}; {basis}", apply
     )
     if settings:
-        return Advice(settings, _CONFIRM)
+        return Advice(settings, last_word + _CONFIRM)
     return Advice([], f"No other thread count is recommended: {doubt or unsure or _why_none(measured, plan)}; {basis}.")
 
 

@@ -68,7 +68,7 @@ class Exploration:
     setting a count. `kept` [N] is for how long other programs kept threads of this one from a CPU, all threads added
     up, per ns: a team waits for its last thread, so steps may have been longer by as much. `drift` is the relative
     change of the steps at the current count from the first third of the run to the last. `problem` says why nothing can
-    be made of it.
+    be made of it. `set_by_program` is the count that the program sets itself, before its loop.
     """
 
     process: int
@@ -87,6 +87,7 @@ class Exploration:
     drift: float | None
     trials: list[Trial]
     problem: str | None
+    set_by_program: int | None = None
 
     @property
     def rounds(self) -> int:
@@ -110,7 +111,7 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
     if not counts:
         return None
     torch = run.manifest.torch
-    current = _current(run, process) or (torch.intra_op if torch else 0)
+    current = _told_count(run, process, "current") or (torch.intra_op if torch else 0)
     current = current if current in counts else counts[-1]
     frame = _steps_of(blocks, steps.of(process))
     in_detail = ~blocks["is_plain"].to_numpy(dtype=bool)
@@ -146,6 +147,7 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
         drift=_drift(frame, blocks, current),
         trials=_trials(run, process, sections, plans, step_ns[:, len(counts) :]),
         problem=_problem(times, counts, len(steps.of(process))),
+        set_by_program=_told_count(run, process, "set"),
     )
 
 
@@ -332,12 +334,13 @@ def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, flo
     return switch, change
 
 
-def _current(run: Run, process: int) -> int | None:
-    """The count that the program had when exploring began; None where that was not told."""
+def _told_count(run: Run, process: int, which: str) -> int | None:
+    """The count that the program had when exploring began (`current`), or had set itself by then (`set`); None where
+    that was not told."""
     rows = run.sql(
-        "SELECT name FROM spans WHERE kind = 'probe' AND process = ? AND starts_with(name, 'current ') "
+        "SELECT name FROM spans WHERE kind = 'probe' AND process = ? AND starts_with(name, ?) "
         "ORDER BY start_ns DESC LIMIT 1",
-        [process],
+        [process, f"{which} "],
     )
     return int(rows["name"].iloc[0].partition(" ")[2]) if len(rows) else None
 

@@ -1,11 +1,12 @@
 """`tracekit analyze`."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tracekit.cli.saying import say
 
 if TYPE_CHECKING:
     from tracekit.analysis.report_schema import Report
@@ -33,7 +34,7 @@ def command(run: Path | None, as_json: bool, probe: bool) -> None:
     from tracekit.advice import analyze
     from tracekit.analysis.report import report_json
     from tracekit.analysis.text import text_report
-    from tracekit.cli.locate import locate
+    from tracekit.cli.locate import complete, locate
     from tracekit.errors import RunError
     from tracekit.run.folder import is_study
     from tracekit.run.reader import open_run
@@ -46,7 +47,7 @@ def command(run: Path | None, as_json: bool, probe: bool) -> None:
         study = Study.load(path)
         click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
         return
-    _salvage(path)
+    complete(path)
     if probe:
         _probe(path)
     report = analyze(open_run(path))
@@ -61,19 +62,7 @@ def _probe(path: Path) -> None:
     from tracekit.study.probe import probe
 
     end_on_signals()
-    probe(open_run(path), _say)
-
-
-def _salvage(path: Path) -> None:
-    """Complete a run whose supervisor was killed; what cannot be written is left for the next command."""
-    from tracekit.record.salvage import salvage
-
-    try:
-        lines = salvage(path)
-    except OSError as error:
-        lines = [f"{path}: what a killed recording left could not be salvaged ({error.strerror})"]
-    for line in lines:
-        _say(line)
+    probe(open_run(path), say)
 
 
 def _write(path: Path, report: "Report", as_text: bytes) -> None:
@@ -90,12 +79,6 @@ def _write(path: Path, report: "Report", as_text: bytes) -> None:
         finally:
             scratch.unlink(missing_ok=True)
         if not write_settings(path / "settings.toml", entries, report.advice):
-            _say(f"{path / 'settings.toml'} was edited and is kept as it is; remove it to get what is recommended now")
+            say(f"{path / 'settings.toml'} was edited and is kept as it is; remove it to get what is recommended now")
     except OSError as error:
-        _say(f"{path}: findings.json and settings.toml were not written there ({error.strerror})")
-
-
-def _say(line: str) -> None:
-    from tracekit.analysis.words import visible
-
-    print(f"tracekit: {visible(line)}", file=sys.stderr)
+        say(f"{path}: findings.json and settings.toml were not written there ({error.strerror})")

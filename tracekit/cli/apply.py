@@ -1,11 +1,11 @@
 """`tracekit apply`."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from tracekit.cli.options import program_of
+from tracekit.cli.saying import say
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -20,11 +20,10 @@ def command(settings: Path, command: tuple[str, ...]) -> int:
         tracekit apply tracekit-runs/train-20260721T101500Z-1a2b3c -- python train.py
         tracekit apply settings.toml -- python train.py
     """
-    from tracekit.analysis.words import visible
     from tracekit.cli.locate import settings_of
     from tracekit.record.applying import run_with
 
     code, lines = run_with(program_of(command, "apply RUN"), settings_of(settings))
     for line in lines:
-        print(f"tracekit: {visible(line)}", file=sys.stderr)
+        say(line)
     return code

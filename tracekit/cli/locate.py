@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tracekit.cli.saying import say
 from tracekit.errors import RunError
 from tracekit.settings.catalogue import Value
 
@@ -19,6 +20,19 @@ def locate(run: Path | None) -> Path:
         return newest_run(runs)
     if not run.exists() and (runs / run).is_dir():
         return runs / run
+    return run
+
+
+def complete(run: Path) -> Path:
+    """The run, with what a killed recording has left of it; what cannot be written is left for the next command."""
+    from tracekit.record.salvage import salvage
+
+    try:
+        lines = salvage(run)
+    except OSError as error:
+        lines = [f"{run}: what a killed recording left could not be salvaged ({error.strerror})"]
+    for line in lines:
+        say(line)
     return run
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 import tracekit
+from tracekit.cli.saying import say
 from tracekit.errors import TracekitError
 
 # name -> module with a click command called `command`; imported only when asked for.
@@ -69,9 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return 2
     except TracekitError as error:
-        from tracekit.analysis.words import visible
-
-        print(f"tracekit: {visible(str(error))}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
     except BrokenPipeError:
         # The reader of our output left (`tracekit query … | head`): not an error of ours.

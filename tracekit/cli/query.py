@@ -21,10 +21,10 @@ def command(run: Path, sql: str, style: str) -> None:
         tracekit query RUN "SELECT name, count(*), sum(duration_ns) FROM operators GROUP BY name ORDER BY 3 DESC"
         tracekit query RUN "SELECT * FROM batches" --format csv > batches.csv
     """
-    from tracekit.cli.locate import locate
+    from tracekit.cli.locate import complete, locate
     from tracekit.cli.rows import WRITERS
     from tracekit.run.reader import open_run
 
-    table = open_run(locate(run)).arrow(sql)
+    table = open_run(complete(locate(run))).arrow(sql)
     for piece in WRITERS[style](table):
         click.echo(piece, nl=False)

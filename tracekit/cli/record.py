@@ -1,13 +1,13 @@
 """`tracekit record`."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracekit.cli.options import program_of
+from tracekit.cli.saying import say
 from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
@@ -116,10 +116,6 @@ def _condition(settings: dict[str, Any], from_file: bool) -> str:
 
 def _summary(outcome: "Outcome") -> None:
     """The closing lines on stderr: the run, its steps, the overhead, what is missing, the next command."""
-
-    def say(text: str) -> None:
-        print(f"tracekit: {text}", file=sys.stderr)
-
     if outcome.run is None:
         say(f"the program ran unrecorded: {outcome.lost}")
         return

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracekit.cli.saying import say
+
 if TYPE_CHECKING:
     from tracekit.run.manifest import Manifest
 
@@ -42,7 +44,7 @@ def command(directory: Path | None) -> None:
 
 def _row(path: Path) -> list[str]:
     """What the manifests and findings.json say; the tables are not opened."""
-    from tracekit.analysis.words import shell_line, shortened, visible
+    from tracekit.analysis.words import shell_line, shortened
     from tracekit.errors import RunError
     from tracekit.run.folder import is_being_recorded
     from tracekit.run.manifest import Manifest
@@ -55,7 +57,7 @@ def _row(path: Path) -> list[str]:
         complete = all(manifest.ended_ns is not None for manifest in manifests)
         complete = complete and not any(note.lost for manifest in manifests for note in manifest.missing)
     except RunError as error:
-        click.echo(f"tracekit: {visible(str(error))}", err=True)
+        say(str(error))
         return [name, "?", "?", "?", "?", "?", "?"]
     when = time.strftime(_WHEN, time.gmtime(first.started_ns / 1e9))
     condition = shortened(first.condition, 20)
@@ -63,7 +65,7 @@ def _row(path: Path) -> list[str]:
 
 
 def _study_row(path: Path) -> list[str]:
-    from tracekit.analysis.words import shell_line, shortened, visible
+    from tracekit.analysis.words import shell_line, shortened
     from tracekit.errors import RunError
     from tracekit.run.folder import study_written_ns
     from tracekit.study.result import Study
@@ -72,7 +74,7 @@ def _study_row(path: Path) -> list[str]:
     try:
         study = Study.load(path)
     except RunError as error:
-        click.echo(f"tracekit: {visible(str(error))}", err=True)
+        say(str(error))
         return [name, "?", "?", "?", "?", "?", "?"]
     when = time.strftime(_WHEN, time.gmtime(study_written_ns(path) / 1e9))
     return [name, when, f"study {shortened(study.study, 14)}", "-", "-", "-", shell_line(study.command)]

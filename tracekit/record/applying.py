@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from tracekit.errors import TracekitError
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
 from tracekit.record.machine import cpus_for, refuse_elsewhere
-from tracekit.record.spools import SpoolFolder, loaders_made
+from tracekit.record.spools import SpoolFolder, settings_taken
 from tracekit.record.supervisor import Options, write_session
-from tracekit.settings.inside import never_made
+from tracekit.settings.inside import is_of_threads, never_taken
 
 
 def run_with(command: list[str], settings: dict[str, Any]) -> tuple[int, list[str]]:
@@ -46,17 +47,19 @@ def _not_applied(command: list[str], settings: dict[str, Any], spool: Path) -> l
     folder = SpoolFolder(spool)
     folder.discover()
     notes: dict[str, str] = {}
-    reached = False
-    made: set[str] = set()
-    for process in folder.spools.values():
-        status = process.status()
-        reached |= "torch" in status.get("facts", {})
-        made |= loaders_made(status)
-        notes |= status.get("missing", {})
+    statuses = [process.status() for process in folder.spools.values()]
+    reached = sum("torch" in status.get("facts", {}) for status in statuses)
+    counts = Counter(what for status in statuses for what in status.get("missing", {}) if is_of_threads(what))
+    taken: set[str] = set()
+    for status in statuses:
+        taken |= settings_taken(status)
+        for what, why in status.get("missing", {}).items():
+            some = f", in {counts[what]} of {reached} processes" if 0 < counts[what] < reached else ""
+            notes[what + some] = why
         notes |= {f"settings ({name})": f"switched off: {why}" for name, why in status.get("failed", {}).items()}
     if not reached and set(settings) - {"threads.affinity"}:
         why = injection_problem(command) or "no Python process below the command imported torch"
         notes["any setting but the affinity"] = why
     if reached:
-        notes |= never_made(settings, made)
+        notes |= never_taken(settings, taken)
     return [f"not applied: {what}: {why}" for what, why in notes.items()]

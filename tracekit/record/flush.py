@@ -10,11 +10,11 @@ import pyarrow as pa
 from tracekit.record import convert
 from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
-from tracekit.record.spools import Spool, SpoolFolder, loaders_made
+from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
-from tracekit.settings.inside import never_made
+from tracekit.settings.inside import is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
 
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
@@ -134,8 +134,11 @@ class Flusher:
     def _account(self) -> None:
         """Take over into the manifest what the processes said of themselves."""
         manifest = self._manifest
-        main_loop_steps = -1
-        made: set[str] = set()
+        main_loop_steps, most_steps = (
+            -1,
+            max((_steps(each.status()) for each in self._spools.spools.values()), default=0),
+        )
+        taken: set[str] = set()
         for spool in self._spools.spools.values():
             status = spool.status()
             who = f" in process {spool.process}"
@@ -146,14 +149,15 @@ class Flusher:
                 manifest.add_missing(
                     f"{collector}{who}", f"the collector failed and switched itself off: {why}", lost=True
                 )
+            is_beside = 2 * _steps(status) < most_steps  # a helper may have thread counts of its own
             for what, why in _texts(status.get("missing")).items():
-                manifest.add_missing(what, why)
+                manifest.add_missing(what + who if is_beside and is_of_threads(what) else what, why)
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             facts = status.get("facts", {})
-            made |= loaders_made(status)
-            if facts.get("torch") and "worker" not in facts and status.get("steps", 0) > main_loop_steps:
-                main_loop_steps = status.get("steps", 0)
+            taken |= settings_taken(status)
+            if facts.get("torch") and "worker" not in facts and _steps(status) > main_loop_steps:
+                main_loop_steps = _steps(status)
                 manifest.torch = Torch(**facts["torch"])
                 manifest.loaders = _loaders(facts.get("loaders"))
                 shares = status.get("overhead", {})
@@ -164,15 +168,21 @@ class Flusher:
                     profiler=shares.get("profiler", 0.0),
                 )
         if manifest.torch is not None:
-            for what, why in never_made(manifest.settings, made).items():
+            for what, why in never_taken(manifest.settings, taken).items():
                 manifest.add_missing(what, why)
 
 
 def _loaders(facts: Any) -> dict[str, Loader]:
-    """What a process said of its loaders; a program can give them any attribute."""
-    with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(facts or {}, dict[str, Loader])
-    return {}
+    """What a process said of its loaders; a program can give them any attribute, as 1 for true."""
+    found = {}
+    for name, told in facts.items() if isinstance(facts, dict) else ():
+        with contextlib.suppress(msgspec.ValidationError):
+            found[str(name)] = msgspec.convert(told, Loader, strict=False)
+    return found
+
+
+def _steps(status: dict[str, Any]) -> int:
+    return int(status.get("steps", 0))
 
 
 def _texts(value: Any) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The processes of a run: their numbers, roles and life spans, as far as they announced themselves or were seen."""
 
+import contextlib
 import os
 import threading
 import time
@@ -30,7 +31,12 @@ class Process:
     stem: str | None = None  # of its spool; None for a process that did not announce itself
 
     def is_alive(self) -> bool:
-        return self.ended is None and self.ticks is not None and process_started(self.pid) == self.ticks
+        if self.ended is not None or self.ticks is None:
+            return False
+        try:
+            return process_started(self.pid) == self.ticks
+        except OSError:  # taken for ended it would lose what it goes on to record
+            return True
 
 
 class Processes:
@@ -44,7 +50,9 @@ class Processes:
             self._add(root_pid, os.getpid(), time.perf_counter_ns())
 
     def _add(self, pid: int, parent: int, started: int, stem: str | None = None) -> Process:
-        process = Process(len(self.all), pid, parent, started, ticks=process_started(pid), stem=stem)
+        process = Process(len(self.all), pid, parent, started, stem=stem)
+        with contextlib.suppress(OSError):
+            process.ticks = process_started(pid)
         self.all.append(process)
         return process
 

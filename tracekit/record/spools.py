@@ -130,10 +130,11 @@ class SpoolFolder:
         return found
 
 
-def loaders_made(status: dict[str, Any]) -> set[str]:
-    """The names of the loaders that a process has made, by its status."""
+def settings_taken(status: dict[str, Any]) -> set[str]:
+    """The names under which the settings stand that the loaders of a process were given, by its status."""
     loaders = status.get("facts", {}).get("loaders")
-    return set(loaders) if isinstance(loaders, dict) else set()
+    facts = loaders.values() if isinstance(loaders, dict) else ()
+    return {str(each["settings"]) for each in facts if isinstance(each, dict) and "settings" in each}
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

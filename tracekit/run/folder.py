@@ -111,10 +111,13 @@ def is_being_recorded(path: Path) -> bool:
 
 
 def process_started(pid: int) -> int | None:
-    """When a living process started, in clock ticks since boot (proc(5), field 22 of stat); None when there is none."""
+    """When a living process started, in clock ticks since boot (proc(5), field 22 of stat); None when there is none.
+
+    Raises OSError where that cannot be told, as without a file descriptor left.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(b")")[2].split()
     return None if fields[0] == b"Z" else int(fields[19])

@@ -64,6 +64,8 @@ class Loader(msgspec.Struct):
     drop_last: bool = False
     iterable: bool = False
     sampler: str = ""
+    has_generator: bool = False  # of its own, for the seeds of its workers
+    draws_from: str = ""  # the order of its samples: program (torch's default generator) | generator | nothing
     predictability: str = ""  # of the order of its samples: run | epoch | none; "" where nobody looked
     checked: int = 0  # indices that were compared with their prediction
     predicted: int = 0  # those that were as predicted

@@ -11,12 +11,18 @@ ENDED_PLAN = "the thread counts, from then on"
 # The same of a loader that is not the one that its settings were found for, or is not there; and of an iterable one.
 REFUSED_LOADER, KEPT_WORKERS = "settings of ", "num_workers of "
 _LOADER = "loader."
+PLACE = "place"  # of a loader: where the program makes it
 _MEASURED_ON = "threads.measured_on."
 
 
 def is_refusal(what: str) -> bool:
     """Whether a run that misses this has not had its settings in force, or not to its end."""
     return what in (REFUSED_PLAN, ENDED_PLAN) or what.startswith((REFUSED_LOADER, KEPT_WORKERS))
+
+
+def is_of_threads(what: str) -> bool:
+    """Whether a process that misses this has not had some of its thread counts in force, or not to its end."""
+    return what.startswith((REFUSED_PLAN, ENDED_PLAN))
 
 
 def by_loader(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -29,9 +35,15 @@ def by_loader(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def never_made(settings: Mapping[str, Any], made: set[str]) -> dict[str, str]:
-    """What is missing of the settings of loaders when no process has made others than these, and why."""
-    return {REFUSED_LOADER + name: "the program made no such loader" for name in by_loader(settings).keys() - made}
+def never_taken(settings: Mapping[str, Any], taken: set[str]) -> dict[str, str]:
+    """What is missing of the settings of loaders when loaders have taken no others than these, and why."""
+    left = {name: values for name, values in by_loader(settings).items() if name not in taken}
+    return {
+        REFUSED_LOADER + name: f"the program made no loader at {values[PLACE]}, for which they are"
+        if PLACE in values
+        else "the program made no such loader"
+        for name, values in left.items()
+    }
 
 
 def mismatch(settings: Mapping[str, Any], here: Mapping[str, str]) -> str | None:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
 from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
+from tracekit.run.manifest import Loader
+from tracekit.settings.inside import PLACE
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
@@ -41,7 +43,7 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
         rounds.measure(deadline)
     else:
         rounds.stopped = f"there is nothing to compare: {report.advice}"
-    advice = _conclude(rounds.comparisons(), conditions, loader, command, folder)
+    advice = _conclude(rounds.comparisons(), conditions, loader, run.manifest.loaders, command, folder)
     return rounds.save(
         "loading", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
     )
@@ -64,6 +66,8 @@ def _condition(loader: LoaderSummary, forecast: LoaderForecast) -> Condition:
     settings: dict[str, Any] = {f"loader.{loader.loader}.num_workers": forecast.num_workers}
     if forecast.num_workers:
         settings[f"loader.{loader.loader}.prefetch_factor"] = forecast.prefetch_factor
+    if loader.place:
+        settings[f"loader.{loader.loader}.{PLACE}"] = loader.place
     return Condition(name, settings)
 
 
@@ -71,6 +75,7 @@ def _conclude(
     comparisons: list[Comparison],
     conditions: list[Condition],
     loader: LoaderSummary | None,
+    facts: Mapping[str, Loader],
     command: list[str],
     folder: Path,
 ) -> Advice:
@@ -83,6 +88,7 @@ def _conclude(
     values = next(each.settings for each in conditions if each.name == best.b)
     why = f"{best.pairs} pairs of runs in processes of their own, a noise floor of {best.margin:.1%}"
     apply = [str(folder / "settings.toml"), "--", *command]
-    settings = settings_of(loader, values, best.gain, "measured", why, apply)
+    tried = {name: value for name, value in values.items() if not name.endswith(f".{PLACE}")}
+    settings = settings_of(loader, facts, tried, best.gain, "measured", why, apply)
     why = f"Recommended is {best.b} for {loader.loader}, as measured here."
     return Advice(settings, why, holds_for([loader], settings))

@@ -1,9 +1,10 @@
 """The time of a step in runs that took turns: what the machine did to all of them cancels.
 
-A cycle gives each run one turn, within a second or so. The logarithms of the turns' median steps, averaged over the
-cycles that all runs have had, differ between two runs by the mean of their log-ratios: each turn is compared with its
-neighbours in time. On a virtual machine with neighbours these scattered half to a fifth as much from round to round as
-the ratios of two runs' medians.
+A cycle gives each run one turn, within a second or so, so all meet the same machine. The logarithms of the turns'
+median steps are averaged over the steps that all runs have had, the tenth with the tenth: a program may take longer for
+some steps than for others (sequences that grow, a phase with larger batches), and the faster run comes to them in an
+earlier cycle. On a virtual machine with neighbours such averages scattered half to a fifth as much from round to round
+as the ratios of two runs' medians.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tracekit.study.statistics import drop_warm_up
 # What the others have left in the caches goes with the first steps of a turn: they are left out.
 COLD_STEPS = 2
 FEWEST_STEPS = 2  # in a turn
-FEWEST_CYCLES = 5  # that all runs have had
+FEWEST_TURNS = 5  # of each run, over the steps that all have had
 
 Times = NDArray[np.int64]
 
@@ -43,25 +44,40 @@ class RunSteps:
             kept[first : after + COLD_STEPS] = False
         return kept
 
-    def turns_ns(self) -> pd.Series:
-        """The median step of each turn, by its number. The last turn may be short, and what comes before the first
-        stop is none."""
-        kept = self.undisturbed()
-        turns = np.searchsorted([resumed for _, resumed in self.stops], self.starts_ns[kept], side="right") - 1
-        steps = pd.Series(self.durations_ns[kept]).groupby(turns).agg(["median", "size"])
-        good = (steps["size"] >= FEWEST_STEPS) & (steps.index >= 0) & (steps.index < len(self.stops) - 1)
-        return steps["median"][good]
+    def turns(self) -> pd.DataFrame:
+        """The turns in order: their `first` and `last` step, by its number, and the median step, `median_ns`. The last
+        turn may be short, and what comes before the first stop is none."""
+        kept = np.flatnonzero(self.undisturbed())
+        turn = np.searchsorted([resumed for _, resumed in self.stops], self.starts_ns[kept], side="right") - 1
+        steps = pd.DataFrame({"step": kept, "ns": self.durations_ns[kept]}).groupby(turn)
+        turns = steps.agg(first=("step", "min"), last=("step", "max"), median_ns=("ns", "median"), size=("ns", "size"))
+        good = (turns["size"] >= FEWEST_STEPS) & (turns.index >= 0) & (turns.index < len(self.stops) - 1)
+        return turns[good]
 
 
 def typical_steps_ns(runs: Sequence[RunSteps]) -> list[float]:
-    """One step time for each run, warm-up left out: over the cycles that all have had, or, where these are few or a run
-    was alone, the median of its own."""
-    common = pd.concat([run.turns_ns() for run in runs], axis=1, join="inner").sort_index() if len(runs) > 1 else None
-    if common is None or len(common) < FEWEST_CYCLES:
+    """One step time for each run, warm-up left out: over the steps that all have had in turns, or, where these are few
+    or a run was alone, the median of its own."""
+    turns = [run.turns() for run in runs]
+    first, last = max(_edge(each, "first", 0) for each in turns), min(_edge(each, "last", -1) for each in turns)
+    had = min(np.count_nonzero((each["first"] >= first) & (each["last"] <= last)) for each in turns)
+    if len(runs) < 2 or had < FEWEST_TURNS:
         return [float(np.median(drop_warm_up(run.durations_ns[run.undisturbed()]))) for run in runs]
-    logs = np.log(common.to_numpy())
-    settled = len(drop_warm_up(np.exp(logs.mean(axis=1))))
-    return [float(mean) for mean in np.exp(logs[-settled:].mean(axis=0))]
+    places = first + (np.arange(had) + 0.5) * (last + 1 - first) / had
+    logs = np.log([_at(each, places) for each in turns])
+    settled = len(drop_warm_up(np.exp(logs.mean(axis=0))))
+    return [float(mean) for mean in np.exp(logs[:, -settled:].mean(axis=1))]
+
+
+def _edge(turns: pd.DataFrame, name: str, at: int) -> int:
+    """The first step of all turns, or the last; -1 without any."""
+    return int(turns[name].iloc[at]) if len(turns) else -1
+
+
+def _at(turns: pd.DataFrame, places: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median step of the turn that a step belongs to, or else of the one before it."""
+    at = np.searchsorted(turns["first"].to_numpy(), places, side="right") - 1
+    return turns["median_ns"].to_numpy(dtype=np.float64)[np.maximum(at, 0)]
 
 
 def mean_step_ns(run: RunSteps) -> float:

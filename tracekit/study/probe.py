@@ -4,7 +4,6 @@ One run has not seen how storage and CPUs serve more workers than it had, and no
 with what seems best and the program as it is take turns. Both are ended when they have been seen.
 """
 
-import math
 import os
 import sys
 import tempfile
@@ -21,7 +20,9 @@ from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.probes import Probed, clear_probe, save_sitting
 from tracekit.run.reader import Run
+from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
+from tracekit.settings.inside import PLACE
 from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import patience, take_turns
@@ -96,7 +97,10 @@ class _Sitting:
         else:
             self._say("two of it and their workers may not fit into memory side by side")
         self._say(f"{what} with {_in_words(other)}; then it is ended")
-        self._let_run([other], _LASTS_S)
+        try:
+            self._let_run([other], _LASTS_S, self._patience_s)
+        except TimeoutError as error:
+            raise StudyError(f"{command} with {_in_words(other)} does not work: {error}") from error
 
     def _fit(self, conditions: list[Cells]) -> bool:
         """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""
@@ -116,7 +120,7 @@ class _Sitting:
         }
         return own | cells
 
-    def _let_run(self, conditions: list[Cells], turn_s: float, patience_s: float = math.inf) -> None:
+    def _let_run(self, conditions: list[Cells], turn_s: float, patience_s: float) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             launches = [self._launch(cells, Path(scratch)) for cells in conditions]
             turns = take_turns(launches, turn_s, patience_s, _LASTS_S)
@@ -132,7 +136,8 @@ class _Sitting:
         words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", PROBE, *_LIGHTLY]
         if cells:
             file = scratch / f"{self._number}.toml"
-            write_settings(file, _entries(cells), "A probe of loaders.")
+            places = {loader: self._costs[loader].settings.place for loader in cells}
+            write_settings(file, _entries(cells, places), "A probe of loaders.")
             words += ["--settings", str(file)]
         directory = self._run.manifest.directory
         return Recording(
@@ -141,13 +146,15 @@ class _Sitting:
         )  # fmt: skip
 
 
-def _entries(cells: Cells) -> list[Entry]:
-    return [
-        Entry(f"loader.{loader}.{key}", value)
-        for loader, (workers, prefetch) in cells.items()
-        for key, value in (("num_workers", workers), ("prefetch_factor", prefetch))
-        if key == "num_workers" or workers
-    ]
+def _entries(cells: Cells, places: dict[str, str]) -> list[Entry]:
+    values: list[tuple[str, str, Value]] = []
+    for loader, (workers, prefetch) in cells.items():
+        values.append((loader, "num_workers", workers))
+        if workers:
+            values.append((loader, "prefetch_factor", prefetch))
+        if places[loader]:
+            values.append((loader, PLACE, places[loader]))
+    return [Entry(f"loader.{loader}.{key}", value) for loader, key, value in values]
 
 
 def _in_words(cells: Cells) -> str:

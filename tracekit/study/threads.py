@@ -50,7 +50,7 @@ def study_threads(
         say(f"no plan by layer: {report.advice}")
     rounds = Rounds(runs, conditions, lambda: _pairs(conditions, runs), secrets.randbits(32))
     rounds.measure(deadline)
-    current = report.exploration.current if report.exploration else max(counts)
+    current = run.manifest.torch.intra_op if run.manifest.torch else max(counts)
     advice = conclude(rounds.comparisons(), conditions, current, folder, command)
     return rounds.save(
         "threads",

@@ -1,11 +1,12 @@
 """Loaders whose data set draws random numbers. Prints a JSON line per loader: which samples each epoch gives, in order,
-and what was drawn for them."""
+and what was drawn for them. The epochs of one are left early: 6 batches long, 2 are taken."""
 
 import json
 import random
+from itertools import islice
 
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler
 
 
 class Drawn(Dataset):
@@ -33,13 +34,22 @@ def sharded():
     return DataLoader(Drawn(), 3, sampler=DistributedSampler(Drawn(), num_replicas=2, rank=1), num_workers=WORKERS)
 
 
+def left_early():
+    return DataLoader(Drawn(), 4, shuffle=True, num_workers=WORKERS, generator=torch.Generator().manual_seed(3))
+
+
+def in_batches():
+    return DataLoader(Drawn(), batch_sampler=BatchSampler(RandomSampler(Drawn()), 3, False), num_workers=WORKERS)
+
+
 if __name__ == "__main__":
     import sys
 
     WORKERS = int(sys.argv[1])
-    for make in (default_order, order_of_a_generator, sharded):
+    for make in (default_order, order_of_a_generator, sharded, left_early, in_batches):
         torch.manual_seed(1)
         random.seed(1)
         loader = make()
-        rows = [row for _ in range(3) for batch in loader for row in batch.tolist()]
+        taken = 2 if make is left_early else None
+        rows = [row for _ in range(3) for batch in islice(loader, taken) for row in batch.tolist()]
         print(json.dumps({"order": [int(row[0]) for row in rows], "drawn": [row[1:] for row in rows]}))

@@ -1,4 +1,7 @@
-"""Layers whose time at each thread count is known, because they wait for it; says which counts they were run with."""
+"""Layers whose time at each thread count is known, because they wait for it; says which counts they were run with.
+
+Runs so many steps, with the count of the second argument, if there is one.
+"""
 
 import re
 import sys
@@ -37,6 +40,8 @@ model = nn.Sequential()
 for name in MS:
     model.add_module(name, Waits(name))
 outside = Counter()
+if len(sys.argv) > 2:
+    torch.set_num_threads(int(sys.argv[2]))
 with torch.no_grad():
     for _ in range(int(sys.argv[1])):
         model(torch.ones(2, 3))
