@@ -8,7 +8,7 @@ second by second, two more processes run every fixed count in randomised blocks:
 `fixed_loses` and, of a fixed count, the error of the prediction are about. Then two processes run, in turns and in
 randomised blocks, nothing set (twice: the noise floor), every fixed count, the recommendation and plans drawn at
 random: the truth of a later minute. Where it changes in that minute by more than what is to be judged, the machine has
-changed, and it is measured for longer, at most three times as long (`truths`). `stolen` is the share of the CPU time
+changed, and it is measured for twice as long (`truths`). `stolen` is the share of the CPU time
 that went to other virtual machines meanwhile. At last one process runs nothing but the control of a plan by layer (the
 same plan with one count everywhere) and nothing set, for a minute and a half: what a plan costs is less than what the
 others can tell apart.
@@ -55,7 +55,7 @@ TURN_S = 1.0
 PROGRAM = [sys.executable, str(Path(__file__).parent / "_thread_models.py")]
 RANDOM_PLANS = 6
 CONTROL_S = 90.0
-MOST_TRIES = 3
+MOST_TRIES, MOST_MINUTES = 3, 2
 # By so much may differ what is gained in the quarters of the later minute: the worst error of a prediction that is
 # looked for. It was 29 points where a neighbour came for a quarter.
 STEADY = 0.06
@@ -108,7 +108,7 @@ def explored_beside_truth(name: str, seconds: float, folder: Path) -> tuple[Repo
 def later_truth(conditions: list[dict[str, Any]], name: str, seconds: float, folder: Path) -> tuple[Twins, int]:
     """The step times of all minutes until they were steady, and how many it took."""
     minutes: list[Twins] = []
-    while len(minutes) < MOST_TRIES:
+    while len(minutes) < MOST_MINUTES:
         runs = [folder / f"later{len(minutes)}{twin}" for twin in range(2)]
         each = [under(conditions, name, seconds * len(conditions) / 3, run) for run in runs]
         minutes.append([times_of(run) for run in run_in_turns(each)])
@@ -138,7 +138,7 @@ def cost_of(plan: dict[str, Any], name: str, folder: Path) -> Ratio:
 def run_in_turns(each: list[Recording]) -> list[Run]:
     return [
         recording.opened(turns.process.returncode)
-        for recording, turns in zip(each, take_turns(each, TURN_S), strict=True)
+        for recording, turns in zip(each, take_turns(each, [TURN_S] * len(each)), strict=True)
     ]
 
 

@@ -17,7 +17,8 @@ from .loaders import sampler_of
 
 # How far ahead the order is known: when the run begins, when an epoch begins, or not.
 RUN, EPOCH, NONE = "run", "epoch", "none"
-# Where the random numbers of an order come from: torch's default generator, one that the sampler was given, or nowhere.
+# Where the random numbers of an order come from: torch's default generator, one that the sampler was given, or nowhere
+# that torch knows of.
 PROGRAM, GENERATOR, NOTHING = "program", "generator", "nothing"
 # The order of more samples is not predicted: a copy of it takes some 40 bytes a sample of the program's memory.
 _MOST_SAMPLES = 2_000_000
@@ -218,7 +219,9 @@ class _Twin:
     def draws_from(self) -> str:
         import torch
 
-        if self.draws_from_default or id(torch.default_generator) in self._generators:
+        if id(torch.default_generator) in self._generators:
+            return ""  # as it goes, too
+        if self.draws_from_default:
             return PROGRAM
         return GENERATOR if self._generators else NOTHING
 

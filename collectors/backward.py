@@ -5,6 +5,7 @@ is: all nodes in between belong to the layer. Where the input has no node (the f
 run of the engine, parameter gradients included.
 """
 
+from collections.abc import Callable
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,16 @@ class Backward:
         """Note a layer's input as its forward begins."""
         return _Passage(self, node_of(args))
 
+    def passed(self, end: object) -> None:
+        """A node is about to run at which passages end."""
+        try:
+            now = clock()
+            for passage in [each for each in self.open if each.ends_at is end]:
+                passage.close(now)
+                self.open.remove(passage)
+        except Exception as error:
+            self.agent.fail("layers", error)
+
     def engine_ended(self) -> None:
         """Close what began in this run of the engine and has no input node to end it."""
         now = clock()
@@ -36,12 +47,13 @@ class Backward:
 class _Passage:
     """One call of one layer, from its forward to the end of its backward."""
 
-    __slots__ = ("_backward", "_began", "_depth", "_input", "_layer", "_name")
+    __slots__ = ("_backward", "_began", "_depth", "_input", "_layer", "_name", "ends_at")
 
     def __init__(self, backward: Backward, node: Any) -> None:
         self._backward = backward
         self._input = node
         self._began = 0
+        self.ends_at: object = None
 
     def leave(self, result: Any, name: int, layer: int, depth: int) -> None:
         """Watch the nodes at both ends, if the output has one of its own."""
@@ -52,20 +64,12 @@ class _Passage:
         self._name, self._layer, self._depth = name, layer, depth
         output.register_prehook(self._begin)
         if node is not None:
-            node.register_prehook(self._end)
+            self.ends_at = end_at(node, "tracekit.recorded", self._backward.passed)
 
     def _begin(self, gradients: object) -> None:
         try:
             self._began = clock()
             self._backward.open.append(self)
-        except Exception as error:
-            self._backward.agent.fail("layers", error)
-
-    def _end(self, gradients: object) -> None:
-        try:
-            if self._began:
-                self.close(clock())
-                self._backward.open.remove(self)
         except Exception as error:
             self._backward.agent.fail("layers", error)
 
@@ -77,6 +81,19 @@ class _Passage:
             agent.tally(self._layer, BACKWARD, self._depth, end - self._began)
         self._began = 0
         agent.governor.spent_ns += clock() - end
+
+
+def end_at(node: Any, name: str, passed: Callable[[object], None]) -> object:
+    """What tells this node from others; `passed` is told of it whenever the node is about to run.
+
+    A node has one hook for each `name`, however many calls it made the input of: that of features which are computed
+    once sees the calls of a whole training.
+    """
+    end = node.metadata.get(name)
+    if end is None:
+        end = node.metadata[name] = object()
+        node.register_prehook(lambda gradients: passed(end))
+    return end
 
 
 def node_of(values: tuple[Any, ...]) -> Any:

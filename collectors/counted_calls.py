@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .backward import node_of
+from .backward import end_at, node_of
 from .spool import threads
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Passage:
         self._setter = setter
         self._count = count
         self._input = _node_or_none(args)
+        self.ends_at: object = None
 
     def leave(self, result: Any) -> None:
         output, node = _node_or_none((result,)), self._input
@@ -103,16 +104,17 @@ class Passage:
             return
         output.register_prehook(self._begin)
         if node is not None:
-            node.register_prehook(self._end)
+            self.ends_at = end_at(node, "tracekit.counted", self.passed)
 
     def _begin(self, gradients: object) -> None:
         if self._setter.in_force:
             threads.current().passage = self  # of two that meet at a node, the count of the one that begins holds
             self._setter.set(self._count or self._setter.common)
 
-    def _end(self, gradients: object) -> None:
+    def passed(self, end: object) -> None:
+        """A node is about to run at which passages end, this one or another call's."""
         thread = threads.current()
-        if thread.passage is self:
+        if isinstance(thread.passage, Passage) and thread.passage.ends_at is end:
             thread.passage = None
             if self._setter.in_force:
                 self._setter.set(self._setter.common)

@@ -62,7 +62,10 @@ class Exploration:
         self._conditions = [(each["name"], Counts.of(each["settings"])) for each in explore["conditions"]]
         # Ranks must change together, whatever the clock says.
         self._in_step = os.environ.get("WORLD_SIZE", "1") != "1"
-        self._share_cpus(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        siblings = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        if siblings > 1:  # they have their part of the CPUs
+            most = max(len(os.sched_getaffinity(0)) // siblings, 1)
+            self._conditions = [each for each in self._conditions if (each[1].common or 0) <= most]
         self._random = random.Random(explore["seed"])
         self._in_detail: bool = explore["in_detail"]
         self._may_add: float = explore["may_add"]
@@ -73,13 +76,6 @@ class Exploration:
         self._grid = len(self._conditions)  # behind these come plans
         self._plans_made = 0
         self._start_anew()
-
-    def _share_cpus(self, siblings: int) -> None:
-        """Leave out the counts for which there are too few CPUs, where ranks have their part of them."""
-        if siblings > 1:
-            most = max(len(os.sched_getaffinity(0)) // siblings, 1)
-            self._conditions = [each for each in self._conditions if (each[1].common or 0) <= most]
-            self._grid = len(self._conditions)
 
     def _start_anew(self) -> None:
         self._steps = 0
@@ -186,9 +182,7 @@ class Exploration:
         if is_watched(torch) or torch.autograd._profiler_enabled():
             self._stop("the program traces, counts or profiles its operations", "none of ours may run among them")
             return
-        if not self._in_step and (ranks := _ranks(torch)) > 1:  # nobody has said so in the environment
-            self._in_step = True
-            self._share_cpus(ranks)
+        self._in_step = self._in_step or _is_one_of_many(torch)
         steps = self._agent.collectors.get("steps")
         self._backward = steps.backward if isinstance(steps, Steps) else None
         own = self._counts.common
@@ -387,11 +381,10 @@ class _Timed(Inside):
             self._follow.leave(output, word, number, depth)
 
 
-def _ranks(torch: ModuleType) -> int:
-    """Of how many ranks this process has made itself one."""
+def _is_one_of_many(torch: ModuleType) -> bool:
+    """Whether this process has made itself a rank, of which the environment need not tell."""
     distributed = torch.distributed
-    ready = distributed.is_available() and distributed.is_initialized()
-    return int(distributed.get_world_size()) if ready else 1
+    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def _compiles() -> bool:

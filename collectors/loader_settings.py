@@ -5,7 +5,7 @@ from inspect import BoundArguments, Signature, signature
 from types import ModuleType
 from typing import Any
 
-from tracekit.settings.inside import KEPT_WORKERS, PLACE, by_loader
+from tracekit.settings.inside import KEPT_WORKERS, ORIGIN, WHICH, by_loader
 
 from .agent import Agent
 from .patching import Patches
@@ -24,6 +24,16 @@ class LoaderSettings:
 
     def hook_loaders(self, module: ModuleType) -> None:
         self._patches.replace(module.DataLoader, "__init__", self._made_to_order)
+        self._patches.replace(module.DataLoader, "__iter__", self._counted_iter)
+
+    def _counted_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        loaders = self._agent.loaders
+
+        def __iter__(loader: Any) -> Any:
+            loaders.iterated()
+            return original(loader)
+
+        return __iter__
 
     def _made_to_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)
@@ -51,18 +61,20 @@ class LoaderSettings:
         return __init__
 
     def _meant_for(self, name: str) -> str | None:
-        """The name under which the settings of a loader stand: of those that say where it is made, the ones that are
-        made here. Its name here may be another one: a process may make loaders that others do not."""
-        here = self._agent.loaders.facts_of(name).get(PLACE)
-        placed = [each for each, wanted in self._settings.items() if here and wanted.get(PLACE) == here]
-        if name in placed or (name in self._settings and PLACE not in self._settings[name]):
+        """The name under which the settings of a loader stand: those that say that they are for one of its origin, as a
+        process may make loaders that others do not, and name it otherwise; or those of its name, if that says nothing
+        else."""
+        facts = self._agent.loaders.facts_of(name)
+        own = self._settings.get(name)
+        if own is not None and all(own.get(key) in (None, facts.get(key)) for key in WHICH):
             return name
-        return placed[0] if len(placed) == 1 else None
+        by_origin = (each for each, wanted in self._settings.items() if wanted.get(ORIGIN) == facts["origin"])
+        return next(by_origin, None)
 
     def _change(self, name: str, given: BoundArguments) -> None:
         given.apply_defaults()
         arguments = given.arguments
-        values = {key: value for key, value in self._settings[name].items() if key != PLACE}
+        values = {key: value for key, value in self._settings[name].items() if key not in WHICH}
         if "num_workers" in values and _is_iterable(arguments["dataset"]):
             self._agent.note_missing(
                 KEPT_WORKERS + name,

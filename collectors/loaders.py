@@ -1,16 +1,16 @@
 """Loaders: which DataLoader of the program is which, told by where the program makes it."""
 
-import itertools
 import os
 import sys
 import weakref
+import zlib
 from types import FrameType
 from typing import Any
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 # A place is told by so many calls that lead to it; a loader made in a recursion deeper than that is one with others.
 _DEEPEST = 64
-# Of more that one place makes before any is used, the rest share a name.
+# Of more that one place makes in a row, the rest share a name.
 _MOST_IN_ONE_PLACE = 64
 # What is told of a loader; a program may have put anything there.
 _ATTRIBUTES = (
@@ -25,23 +25,27 @@ class Loaders:
     """Names loaders `loader`, `loader#2`, … in the order in which the program first comes to the places that make them.
 
     The same place, with the same calls leading to it, makes the same loader again: one made anew for every epoch keeps
-    its name, in this run and in the next. Where it makes several before the first of them is used, as a comprehension
-    does, each has its own. One that was not seen made is told by itself.
+    its name, in this run and in the next. Where it makes several before the program iterates over any, as a
+    comprehension does, each has its own. One that was not seen made is told by itself.
     """
 
     def __init__(self) -> None:
         self._names: dict[tuple[Place, int] | int, str] = {}
-        self._unused: dict[str, weakref.ref[Any]] = {}  # the loader that was made last under a name, until it is used
+        self._uses = 0  # how often the program has begun to iterate over some loader
+        self._last: dict[Place, tuple[int, int]] = {}  # when a place made its last one, in uses, and which it was
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
 
     def make(self) -> str:
         """The program is about to make a loader, in a function that called this one. The loader's name."""
         place = _place(sys._getframe(1))
-        turn = next(turn for turn in itertools.count() if not self._is_taken((place, turn)))
+        uses, turn = self._last.get(place, (-1, 0))
+        turn = min(turn + 1, _MOST_IN_ONE_PLACE - 1) if uses == self._uses else 0
+        self._last[place] = self._uses, turn
         name = self._name_of((place, turn))
         facts = self.facts_of(name)
         facts["made"] = facts.get("made", 0) + 1
+        facts["origin"] = _mark_of(place, turn)
         if place:
             path, line, _ = place[0]
             facts["place"] = f"{os.path.basename(path)}:{line}"
@@ -50,7 +54,6 @@ class Loaders:
     def keep(self, loader: Any, name: str) -> None:
         """The loader that was made has this name."""
         key = id(loader)
-        self._unused[name] = weakref.ref(loader)
         self._made[key] = (weakref.ref(loader, lambda _: self._made.pop(key, None)), name)
 
     def name(self, loader: Any) -> str:
@@ -58,20 +61,21 @@ class Loaders:
             self.keep(loader, self._name_of(id(loader)))
         return self._made[id(loader)][1]
 
+    def iterated(self) -> None:
+        """The program begins to iterate over some loader."""
+        self._uses += 1
+
     def used(self, loader: Any) -> None:
-        """The program iterates over a loader: what its settings are now."""
+        """What the settings of a loader are, now that the program iterates over it."""
         facts = {key: getattr(loader, key, None) for key in _ATTRIBUTES}
         facts |= {
             "iterable": loader._dataset_kind == _ITERABLE,
             "sampler": type(sampler_of(loader._index_sampler)).__name__,
-            "has_generator": loader.generator is not None,
+            "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
             "start_method": getattr(loader.multiprocessing_context, "_name", None),
         }
         known = {key: value for key, value in facts.items() if type(value) in (int, bool, str)}
-        name = self.name(loader)
-        self.facts_of(name).update(known)
-        if name in self._unused and self._unused[name]() is loader:
-            del self._unused[name]
+        self.facts_of(self.name(loader)).update(known)
 
     def facts_of(self, name: str) -> dict[str, Any]:
         """What is told of a loader, to be added to."""
@@ -79,11 +83,6 @@ class Loaders:
 
     def facts(self) -> dict[str, object]:
         return {"loaders": self._facts}
-
-    def _is_taken(self, place: tuple[Place, int]) -> bool:
-        """Whether a loader from there waits to be used."""
-        name = self._names.get(place)
-        return place[1] < _MOST_IN_ONE_PLACE and name in self._unused and self._unused[name]() is not None
 
     def _name_of(self, place: tuple[Place, int] | int) -> str:
         number = len(self._names) + 1
@@ -98,6 +97,12 @@ def sampler_of(index_sampler: Any) -> Any:
         index_sampler = index_sampler.sampler
         kind = type(index_sampler)
     return index_sampler
+
+
+def _mark_of(place: Place, turn: int) -> str:
+    """Tells a place, and which of its loaders, from others, in whatever folder the program lies."""
+    words = [f"{os.path.basename(path)}:{line}:{instruction}" for path, line, instruction in place]
+    return f"{zlib.crc32(' '.join([*words, str(turn)]).encode('utf-8', 'backslashreplace')):08x}"
 
 
 def _place(frame: FrameType | None) -> Place:

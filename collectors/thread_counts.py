@@ -177,10 +177,11 @@ class ThreadCounts:
             call(module)
 
         def backward() -> None:
+            first.grad_fn.metadata.clear()  # as a node is that has not been met
             passage = Passage(self, count, (first,))
             passage.leave(last)
             passage._begin(())
-            passage._end(())
+            passage.passed(passage.ends_at)
 
         return {FORWARD: forward, BACKWARD: backward}
 

@@ -319,21 +319,38 @@ def test_settings_of_a_loader_made_elsewhere_are_not_applied(tmp_path: Path) -> 
     assert there != without and "train 0 None" in there and not missing
 
 
-def test_settings_are_for_the_loader_that_is_made_there_whatever_its_name(tmp_path: Path) -> None:
-    """GIVEN a process that makes a loader which others do not THEN the settings of the next one find it."""
-    program = tmp_path / "program.py"
-    program.write_text("""
+HELPER = """
 import sys
 from torch.utils.data import DataLoader
-if len(sys.argv) > 1: DataLoader(range(8))
-train = DataLoader(range(8))
-print(train.num_workers)
-""")
-    settings = tmp_path / "settings.toml"
-    settings.write_text('[loader.loader]\nnum_workers = 3\nplace = "program.py:5"\n')
+
+def made(size):
+    return DataLoader(range(size))
+
+if len(sys.argv) > 1:
+    list(made(4))
+for epoch in range(2):
+    train = made(8)
+    valid = made(8)
+    print(train.num_workers, valid.num_workers, len(list(train)))
+"""
+
+
+def test_settings_are_for_the_loader_of_that_origin_whatever_its_name(tmp_path: Path) -> None:
+    """GIVEN a function that makes all loaders, anew for each epoch, and a process that makes one which others do not
+    THEN the settings find the loader that they were found for, in all epochs, and no other."""
+    program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
+    program.write_text(HELPER)
+    command = [sys.executable, str(program)]
+    facts = record(command, tmp_path / "run").run.manifest.loaders
+    assert facts.keys() == {"loader", "loader#2"} and [each.made for each in facts.values()] == [2, 2]
+
+    text = '[loader.loader]\nnum_workers = 1\nplace = "program.py:6"\n'
+    settings.write_text(text)
+    assert tracekit("apply", str(settings), "--", *command).stdout == "1 0 8\n" * 2
+    settings.write_text(text + f'origin = "{facts["loader"].origin}"\n')
     for more in ([], ["more"]):
-        applied = tracekit("apply", str(settings), "--", sys.executable, str(program), *more)
-        assert (applied.returncode, applied.stdout) == (0, "3\n") and "not applied" not in applied.stderr
+        applied = tracekit("apply", str(settings), "--", *command, *more)
+        assert applied.stdout == "1 0 8\n" * 2 and "not applied" not in applied.stderr
 
 
 def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Sleeps:
     def in_loop(self):
         return True
 
-take_turns([Sleeps(), Sleeps()], 0.2)
+take_turns([Sleeps(), Sleeps()], [0.2, 0.2])
 """
 
 
@@ -69,7 +69,7 @@ class Interrupted(Starts):
 def test_one_runs_at_a_time_and_all_to_their_end(tmp_path: Path) -> None:
     launches = [Starts([sys.executable, "-c", NOTES, str(tmp_path / f"{number}"), f"{number}"]) for number in range(3)]
 
-    runs = take_turns(launches, 0.1)
+    runs = take_turns(launches, [0.1] * len(launches))
 
     assert [run.process.returncode for run in runs] == [0, 1, 2]
     stops = [len(run.stops) for run in runs]
@@ -91,7 +91,7 @@ def test_whoever_is_alone_is_never_stopped(tmp_path: Path) -> None:
 def test_one_that_ends_before_its_loop_has_no_turn(tmp_path: Path) -> None:
     launches = [Starts(["false"]), Starts([sys.executable, "-c", NOTES, str(tmp_path / "1"), "1"], looks=10**9)]
 
-    runs = take_turns(launches, 0.1)
+    runs = take_turns(launches, [0.1] * len(launches))
 
     assert [(run.process.returncode, run.stops) for run in runs] == [(1, []), (1, [])]
 
@@ -101,7 +101,7 @@ def test_when_the_time_is_up_all_are_ended_with_what_they_have_started() -> None
     words = ["sh", "-c", "sleep 300 & sleep 300"]
 
     began = time.monotonic()
-    runs = take_turns([Starts(words), Starts(words)], 0.1, most_s=0.7)
+    runs = take_turns([Starts(words), Starts(words)], [0.1, 0.2], most_s=0.7)
 
     assert 0.7 <= time.monotonic() - began < 10
     assert all(run.was_ended and len(run.stops) >= 3 for run in runs)
@@ -118,7 +118,7 @@ def test_none_outlives_a_failure() -> None:
     launches = [Starts(["sleep", "300"]), Starts(["sleep", "300"])]
 
     with pytest.raises(KeyboardInterrupt):
-        take_turns([*launches, Interrupted([])], 0.1)
+        take_turns([*launches, Interrupted([])], [0.1] * 3)
 
     assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
 
@@ -128,7 +128,7 @@ def test_one_that_waits_for_another_is_given_up() -> None:
     launches = [Starts(["sleep", "300"]), Starts(["sleep", "300"], looks=10**9)]
 
     with pytest.raises(TimeoutError, match="had not come to its loop"):
-        take_turns(launches, 0.1, patience_s=1.0)
+        take_turns(launches, [0.1] * 2, patience_s=1.0)
 
     assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
 

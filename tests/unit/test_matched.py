@@ -77,8 +77,12 @@ def test_a_run_that_ends_early_is_compared_over_what_all_have_had() -> None:
     assert typical_steps_ns([early, second]) == pytest.approx([1e6, 1e6], rel=1e-3)
 
 
-def taking_timed_turns(step_ns: list[NDArray[np.int64]], turn_ns: int) -> list[RunSteps]:
-    """Runs of these steps, which take turns of so long, until each has ended."""
+def taking_timed_turns(
+    step_ns: list[NDArray[np.int64]], turns_ns: list[int], slow_after: float = np.inf
+) -> list[RunSteps]:
+    """Runs of these steps, which take turns of so long, each its own, until each has ended; on a machine that takes
+    twice as long for all of them after some time."""
+    durations_ns = [np.zeros_like(each) for each in step_ns]
     clock, done = 0, [0] * len(step_ns)
     tables: list[tuple[list[int], list[tuple[int, int]]]] = [([], [(0, 0)]) for _ in step_ns]
     while any(at < len(each) for at, each in zip(done, step_ns, strict=True)):
@@ -86,10 +90,11 @@ def taking_timed_turns(step_ns: list[NDArray[np.int64]], turn_ns: int) -> list[R
             if done[number] == len(durations):
                 continue
             stops[-1] = (stops[-1][0], clock)
-            until = clock + turn_ns
+            until = clock + turns_ns[number]
             while clock < until and done[number] < len(durations):
                 starts.append(clock)
-                clock += int(durations[done[number]])
+                durations_ns[number][done[number]] = durations[done[number]] * (1 + (clock >= slow_after))
+                clock += int(durations_ns[number][done[number]])
                 done[number] += 1
             if done[number] < len(durations):
                 stops.append((clock, clock))
@@ -112,9 +117,20 @@ def test_steps_that_differ_are_compared_with_themselves(lengths: NDArray[np.floa
     comes to the longer ones earlier."""
     slow = (lengths * 1e6).astype(np.int64)
 
-    one, other = typical_steps_ns(taking_timed_turns([slow, slow * 9 // 10], 20_000_000))
+    one, other = typical_steps_ns(taking_timed_turns([slow, slow * 9 // 10], [20_000_000, 20_000_000]))
 
     assert other / one == pytest.approx(0.9, rel=5e-3)
+
+
+def test_turns_of_as_many_steps_cancel_what_the_machine_does_half_way() -> None:
+    """GIVEN runs of different speed, with turns as long as their steps WHEN the machine slows down half-way THEN it
+    does so at the same step of all."""
+    slow = np.full(2000, 1_000_000)
+    fast = slow * 7 // 10
+
+    one, other = typical_steps_ns(taking_timed_turns([slow, fast], [20_000_000, 14_000_000], slow_after=1.7e9))
+
+    assert other / one == pytest.approx(0.7, rel=0.01)
 
 
 def test_runs_with_few_turns_or_alone_give_their_own_median() -> None:

@@ -33,7 +33,7 @@ FULL = Manifest(
     cpu=CPU("Xeon", 8, [0, 1], 4, 1, 1, 1.5),
     memory=Memory(free=1 << 33, shared=1 << 26),
     torch=Torch("2.13", None, "libgomp", 4, 2),
-    loaders={"loader": Loader("train.py:7", 4, 2, batch_size=8)},
+    loaders={"loader": Loader("train.py:7", num_workers=4, prefetch_factor=2, batch_size=8)},
     gpus=["H200"],
     overhead=Overhead(0.01, 0.004, 0.001, 0.002),
     profile="full",

@@ -16,13 +16,14 @@ from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Effect, find
+from tracekit.settings.inside import WHICH
 
 # A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
 AS_GOOD = 0.01
 # Where the CPUs are busy for this share of the time, no number of workers finds more of them.
 _FULL = 0.9
 # Samplers of torch whose order hangs on no random numbers of the program or the loader.
-_DRAW_NOTHING = ("SequentialSampler", "DistributedSampler")
+_DRAW_NOTHING = ("SequentialSampler", "DistributedSampler", "range")
 # How far ahead an order is known, and where its random numbers come from (`tracekit.collectors.access_order`).
 _FOR_THE_RUN, _FOR_THE_EPOCH = "run", "epoch"
 _PROGRAM, _GENERATOR, _NOTHING = "program", "generator", "nothing"
@@ -68,7 +69,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         whys.append(f"The probe was left out: {why_none}; {_how_to_probe(report)} makes another.")
     if uneven := _uneven(run):
         report.findings.append(uneven)
-    return Advice(settings, " ".join(whys), holds_for(report.loaders, settings))
+    return Advice(settings, " ".join(whys), holds_for(run.manifest.loaders, [each.name for each in settings]))
 
 
 def _probes(run: Run) -> tuple[dict[str, Probe], str]:
@@ -323,38 +324,47 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
     Data sets draw their random numbers in workers, each seeded by its number; without workers they draw the program's,
     and orders may hang on these. Workers that persist are seeded once: one seed less is drawn per epoch, from the
     loader's generator or else the program's. How far a loader is ahead tells when its sampler draws what it draws as it
-    goes, and what it draws of its generator when an epoch is left early.
+    goes, and what it draws of its generator when an epoch is left early. Without workers none persists.
     """
     kind = find(f"loader.*.{key}")
     assert kind is not None
-    is_known = loader.predictability == _FOR_THE_RUN or (
-        loader.predictability == _FOR_THE_EPOCH and _draws_from(loader) != _GENERATOR
-    )
-    if key in ("num_workers", "prefetch_factor") and not is_known:
+    if key in ("num_workers", "prefetch_factor") and not _is_known(loader):
         return "order"
-    everyone = [_draws_from(each) for each in (loader, *others)]
-    if key == "num_workers" and 0 in (loader.num_workers, value) and _hangs_on(_PROGRAM, everyone):
-        return "order"
-    if key == "persistent_workers" and not _hangs_on(_GENERATOR if loader.has_generator else _PROGRAM, everyone):
-        return "augmentation"
+    seeded_by = _GENERATOR if loader.has_generator else _PROGRAM
+    drawn_from: set[str] = set()
+    if key == "num_workers" and 0 in (loader.num_workers, value):
+        drawn_from = {_PROGRAM, seeded_by} if loader.persistent_workers else {_PROGRAM}
+    elif key == "persistent_workers":
+        drawn_from = {seeded_by}
+    if drawn_from:
+        hangs_on = {_draws_from(each) for each in (loader, *others)}
+        return "order" if hangs_on & {*drawn_from, ""} else "augmentation"
     return kind.effect
+
+
+def _is_known(loader: Loader) -> bool:
+    """Whether its order does not hang on how far ahead of the program it is."""
+    if loader.predictability == _FOR_THE_RUN:
+        return True
+    return loader.predictability == _FOR_THE_EPOCH and (
+        loader.draws_from == _PROGRAM or loader.sampler in _DRAW_NOTHING
+    )
 
 
 def _draws_from(loader: Loader) -> str:
     """Where the random numbers of its order come from; "" where that is not known."""
-    return loader.draws_from or (_NOTHING if loader.sampler in _DRAW_NOTHING else "")
+    if loader.sampler in _DRAW_NOTHING:
+        return _NOTHING
+    if loader.draws_from == _NOTHING and loader.predictability != _FOR_THE_RUN:
+        return ""  # a list that the program shuffles
+    return loader.draws_from
 
 
-def _hangs_on(source: str, sources: Iterable[str]) -> bool:
-    """Whether some order may hang on random numbers from there."""
-    return any(each in (source, "") for each in sources)
-
-
-def holds_for(loaders: Sequence[LoaderSummary], settings: Sequence[Setting]) -> dict[str, int | str]:
-    """Where the loaders are made that something is recommended for: it holds for them alone."""
-    advised = {setting.name.rpartition(".")[0] for setting in settings}
-    places = {f"loader.{each.loader}": each.place for each in loaders}
-    return {f"{name}.place": place for name, place in places.items() if name in advised and place}
+def holds_for(facts: Mapping[str, Loader], names: Iterable[str]) -> dict[str, int | str]:
+    """Which loaders settings of these names are for: they hold for them alone."""
+    advised = {name.split(".", 1)[1].rpartition(".")[0] for name in names}
+    which = {f"loader.{name}.{key}": getattr(facts[name], key) for name in advised & facts.keys() for key in WHICH}
+    return {name: value for name, value in sorted(which.items()) if value}
 
 
 def _gain(loader: LoaderSummary, chosen: LoaderForecast, share: float) -> Gain:

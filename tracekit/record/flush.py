@@ -134,10 +134,9 @@ class Flusher:
     def _account(self) -> None:
         """Take over into the manifest what the processes said of themselves."""
         manifest = self._manifest
-        main_loop_steps, most_steps = (
-            -1,
-            max((_steps(each.status()) for each in self._spools.spools.values()), default=0),
-        )
+        main_loop_steps = -1
+        statuses = [spool.status() for spool in self._spools.spools.values()]
+        most_steps = max((_steps(status) for status in statuses if not _is_worker(status)), default=0)
         taken: set[str] = set()
         for spool in self._spools.spools.values():
             status = spool.status()
@@ -149,14 +148,15 @@ class Flusher:
                 manifest.add_missing(
                     f"{collector}{who}", f"the collector failed and switched itself off: {why}", lost=True
                 )
-            is_beside = 2 * _steps(status) < most_steps  # a helper may have thread counts of its own
+            # A helper may have thread counts of its own.
+            is_beside = _is_worker(status) or 2 * _steps(status) < most_steps
             for what, why in _texts(status.get("missing")).items():
                 manifest.add_missing(what + who if is_beside and is_of_threads(what) else what, why)
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             facts = status.get("facts", {})
             taken |= settings_taken(status)
-            if facts.get("torch") and "worker" not in facts and _steps(status) > main_loop_steps:
+            if facts.get("torch") and not _is_worker(status) and _steps(status) > main_loop_steps:
                 main_loop_steps = _steps(status)
                 manifest.torch = Torch(**facts["torch"])
                 manifest.loaders = _loaders(facts.get("loaders"))
@@ -179,6 +179,10 @@ def _loaders(facts: Any) -> dict[str, Loader]:
         with contextlib.suppress(msgspec.ValidationError):
             found[str(name)] = msgspec.convert(told, Loader, strict=False)
     return found
+
+
+def _is_worker(status: dict[str, Any]) -> bool:
+    return "worker" in status.get("facts", {})
 
 
 def _steps(status: dict[str, Any]) -> int:

@@ -54,6 +54,7 @@ class Loader(msgspec.Struct):
     """A DataLoader of the program, when it was last iterated over."""
 
     place: str = ""  # the file and line that makes it; "" where that was not seen
+    origin: str = ""  # a mark of the calls that lead there, which tells it from others that the line makes
     num_workers: int = 0
     prefetch_factor: int | None = None
     in_order: bool | None = None  # None: torch has no such setting, batches come in order

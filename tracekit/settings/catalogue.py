@@ -80,6 +80,7 @@ CATALOGUE = (
         "identical",
         applicable=True,
     ),
+    Kind("loader.*.origin", str, "a mark of the calls that make the loader", "identical", applicable=True),
     Kind("prefetch.ram", int, "memory for samples fetched ahead, bytes", "identical", 0),
     Kind("prefetch.disk", int, "local disk for samples fetched ahead, bytes", "identical", 0),
     Kind("prefetch.outstanding_reads", int, "reads under way at once", "identical", 1),

@@ -11,7 +11,8 @@ ENDED_PLAN = "the thread counts, from then on"
 # The same of a loader that is not the one that its settings were found for, or is not there; and of an iterable one.
 REFUSED_LOADER, KEPT_WORKERS = "settings of ", "num_workers of "
 _LOADER = "loader."
-PLACE = "place"  # of a loader: where the program makes it
+PLACE, ORIGIN = "place", "origin"  # of a loader: where the program makes it, and by which calls
+WHICH = (PLACE, ORIGIN)
 _MEASURED_ON = "threads.measured_on."
 
 

@@ -11,7 +11,7 @@ from tracekit.advice.entries import entries_of
 from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.run.manifest import Loader
-from tracekit.settings.inside import PLACE
+from tracekit.settings.inside import WHICH
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
@@ -32,7 +32,8 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
     report = analyze(run)
     loader = max(report.loaders, key=lambda each: each.wait, default=None)
     tried = candidates(loader) if loader is not None else []
-    conditions = [Condition(BASELINE), *(_condition(loader, each) for each in tried if loader is not None)]
+    facts = run.manifest.loaders
+    conditions = [Condition(BASELINE), *(_condition(loader, facts, each) for each in tried if loader is not None)]
     names = [condition.name for condition in conditions[1:]]
 
     def pairs() -> list[tuple[str, str]]:
@@ -43,7 +44,7 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
         rounds.measure(deadline)
     else:
         rounds.stopped = f"there is nothing to compare: {report.advice}"
-    advice = _conclude(rounds.comparisons(), conditions, loader, run.manifest.loaders, command, folder)
+    advice = _conclude(rounds.comparisons(), conditions, loader, facts, command, folder)
     return rounds.save(
         "loading", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
     )
@@ -61,13 +62,12 @@ def candidates(loader: LoaderSummary) -> list[LoaderForecast]:
     return found
 
 
-def _condition(loader: LoaderSummary, forecast: LoaderForecast) -> Condition:
+def _condition(loader: LoaderSummary, facts: Mapping[str, Loader], forecast: LoaderForecast) -> Condition:
     name = f"{forecast.num_workers} workers x {forecast.prefetch_factor}" if forecast.num_workers else "no workers"
     settings: dict[str, Any] = {f"loader.{loader.loader}.num_workers": forecast.num_workers}
     if forecast.num_workers:
         settings[f"loader.{loader.loader}.prefetch_factor"] = forecast.prefetch_factor
-    if loader.place:
-        settings[f"loader.{loader.loader}.{PLACE}"] = loader.place
+    settings |= holds_for(facts, settings)
     return Condition(name, settings)
 
 
@@ -88,7 +88,7 @@ def _conclude(
     values = next(each.settings for each in conditions if each.name == best.b)
     why = f"{best.pairs} pairs of runs in processes of their own, a noise floor of {best.margin:.1%}"
     apply = [str(folder / "settings.toml"), "--", *command]
-    tried = {name: value for name, value in values.items() if not name.endswith(f".{PLACE}")}
+    tried = {name: value for name, value in values.items() if not name.endswith(WHICH)}
     settings = settings_of(loader, facts, tried, best.gain, "measured", why, apply)
     why = f"Recommended is {best.b} for {loader.loader}, as measured here."
-    return Advice(settings, why, holds_for([loader], settings))
+    return Advice(settings, why, holds_for(facts, [each.name for each in settings]))

@@ -1,10 +1,10 @@
 """The time of a step in runs that took turns: what the machine did to all of them cancels.
 
-A cycle gives each run one turn, within a second or so, so all meet the same machine. The logarithms of the turns'
-median steps are averaged over the steps that all runs have had, the tenth with the tenth: a program may take longer for
-some steps than for others (sequences that grow, a phase with larger batches), and the faster run comes to them in an
-earlier cycle. On a virtual machine with neighbours such averages scattered half to a fifth as much from round to round
-as the ratios of two runs' medians.
+A cycle gives each run one turn, within a second or so, and the same number of steps, as soon as it is known what a step
+takes: all meet the same machine at the same steps. The logarithms of the turns' median steps are averaged over the
+steps that all runs have had, so that each is compared with itself, be the turns of one length or not: a program may
+take longer for some steps than for others (sequences that grow, a phase with larger batches). On a virtual machine with
+neighbours averages over turns scattered half to a fifth as much from round to round as the ratios of two runs' medians.
 """
 
 from collections.abc import Sequence

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import in_words, promising
+from tracekit.advice.loading import holds_for, in_words, promising
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loading import fits, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
+from tracekit.run.manifest import Loader
 from tracekit.run.probes import Probed, clear_probe, save_sitting
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
-from tracekit.settings.inside import PLACE
 from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import patience, take_turns
@@ -123,7 +123,7 @@ class _Sitting:
     def _let_run(self, conditions: list[Cells], turn_s: float, patience_s: float) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             launches = [self._launch(cells, Path(scratch)) for cells in conditions]
-            turns = take_turns(launches, turn_s, patience_s, _LASTS_S)
+            turns = take_turns(launches, [turn_s] * len(launches), patience_s, _LASTS_S)
         for launch, each in zip(launches, turns, strict=True):
             if each.process.returncode and not each.was_ended:
                 launch.opened(each.process.returncode)
@@ -136,8 +136,7 @@ class _Sitting:
         words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", PROBE, *_LIGHTLY]
         if cells:
             file = scratch / f"{self._number}.toml"
-            places = {loader: self._costs[loader].settings.place for loader in cells}
-            write_settings(file, _entries(cells, places), "A probe of loaders.")
+            write_settings(file, _entries(cells, self._run.manifest.loaders), "A probe of loaders.")
             words += ["--settings", str(file)]
         directory = self._run.manifest.directory
         return Recording(
@@ -146,15 +145,13 @@ class _Sitting:
         )  # fmt: skip
 
 
-def _entries(cells: Cells, places: dict[str, str]) -> list[Entry]:
-    values: list[tuple[str, str, Value]] = []
+def _entries(cells: Cells, facts: dict[str, Loader]) -> list[Entry]:
+    values: dict[str, Value] = {}
     for loader, (workers, prefetch) in cells.items():
-        values.append((loader, "num_workers", workers))
+        values[f"loader.{loader}.num_workers"] = workers
         if workers:
-            values.append((loader, "prefetch_factor", prefetch))
-        if places[loader]:
-            values.append((loader, PLACE, places[loader]))
-    return [Entry(f"loader.{loader}.{key}", value) for loader, key, value in values]
+            values[f"loader.{loader}.prefetch_factor"] = prefetch
+    return [Entry(name, value) for name, value in {**values, **holds_for(facts, values)}.items()]
 
 
 def _in_words(cells: Cells) -> str:

@@ -136,7 +136,10 @@ class StudyRuns:
         else:
             patience_s = patience(self.usual_seconds())
             steps = [
-                self._steps(*both) for both in zip(launches, take_turns(launches, turn_s, patience_s), strict=True)
+                self._steps(*both)
+                for both in zip(
+                    launches, take_turns(launches, self._turns(conditions, turn_s), patience_s), strict=True
+                )
             ]
         each_s = (time.monotonic() - began) / len(launches)
         times = [mean_step_ns(each) for each in steps] if self.by_loop else typical_steps_ns(steps)
@@ -144,6 +147,13 @@ class StudyRuns:
             self.seconds.append(each_s)
             self.median_ms.setdefault(condition.name, []).append(time_ns * _NS_TO_MS)
             self.say(f"{condition.name}: {time_ns * _NS_TO_MS:.4g} ms a step")
+
+    def _turns(self, conditions: Sequence[Condition], turn_s: float) -> list[float]:
+        """How long the turns of these conditions are, s: after their first round, right for equally many steps."""
+        if any(each.name not in self.median_ms for each in conditions):
+            return [turn_s] * len(conditions)
+        paces = np.array([np.median(self.median_ms[each.name]) for each in conditions])
+        return [float(each) for each in turn_s * paces / paces.mean()]
 
     def _steps(self, launch: Recording, turns: Turns) -> RunSteps:
         """The steps of a run that has ended."""

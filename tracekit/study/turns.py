@@ -107,10 +107,10 @@ def alone(launch: Launch) -> Turns:
 
 
 def take_turns(
-    launches: Sequence[Launch], seconds: float, patience_s: float = math.inf, most_s: float = math.inf
+    launches: Sequence[Launch], seconds: Sequence[float], patience_s: float = math.inf, most_s: float = math.inf
 ) -> list[Turns]:
-    """Start one process after the other, each up to its loop; then they take turns of so many seconds to their ends, or
-    until `most_s` have gone by, whereupon they are ended.
+    """Start one process after the other, each up to its loop; then they take turns of so many seconds, each its own, to
+    their ends, or until `most_s` have gone by, whereupon they are ended.
 
     Raises TimeoutError when one does not come to its loop in time: it may wait for a lock that another holds.
 
@@ -130,13 +130,13 @@ def take_turns(
                 time.sleep(_LOOK_EVERY_S)
                 if launch.in_loop():
                     run.stop()
-        order = [run for run in runs if run.stops]
+        order = [(run, turn_s) for run, turn_s in zip(runs, seconds, strict=True) if run.stops]
         deadline = time.monotonic() + most_s
         while order and time.monotonic() < deadline:
             order.reverse()
-            for run in order:
-                run.has_turn(seconds)
-            order = [run for run in order if run.process.poll() is None]
+            for run, turn_s in order:
+                run.has_turn(turn_s)
+            order = [each for each in order if each[0].process.poll() is None]
     finally:
         for run in runs:
             run.end()

@@ -1,0 +1,52 @@
+"""What a loader's setting is said to change, by what is known of the loaders."""
+
+import pytest
+
+from tracekit.advice.loading import effect_of
+from tracekit.run.manifest import Loader
+
+SHUFFLED = Loader(num_workers=2, sampler="RandomSampler", predictability="epoch", draws_from="program")
+SEEDED = Loader(
+    num_workers=2, sampler="RandomSampler", predictability="run", draws_from="generator", has_generator=True
+)
+KEPT = Loader(
+    num_workers=2, sampler="RandomSampler", predictability="run", draws_from="generator", has_generator=True,
+    persistent_workers=True,
+)  # fmt: skip
+SHARDED = Loader(num_workers=2, sampler="DistributedSampler", predictability="epoch", draws_from="nothing")
+IN_A_ROW = Loader(num_workers=2, sampler="SequentialSampler", predictability="run", draws_from="nothing")
+SAME_LIST = Loader(num_workers=2, sampler="list", predictability="run", draws_from="nothing")
+CHANGED_LIST = Loader(num_workers=2, sampler="list", predictability="epoch", draws_from="nothing")
+UNSEEN = Loader(num_workers=2, sampler="RandomSampler")
+OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
+
+
+@pytest.mark.parametrize(
+    ("loader", "others", "more", "ahead", "none", "persistent"),
+    [
+        (SHUFFLED, (), "augmentation", "identical", "order", "order"),
+        (SEEDED, (), "augmentation", "identical", "augmentation", "order"),
+        (SEEDED, (SHUFFLED,), "augmentation", "identical", "order", "order"),
+        (KEPT, (), "augmentation", "identical", "order", "order"),  # without workers it draws a seed per epoch
+        (SHARDED, (), "augmentation", "identical", "augmentation", "augmentation"),
+        (IN_A_ROW, (), "augmentation", "identical", "augmentation", "augmentation"),
+        (IN_A_ROW, (SHUFFLED,), "augmentation", "identical", "order", "order"),
+        (IN_A_ROW, (SEEDED,), "augmentation", "identical", "augmentation", "augmentation"),
+        (IN_A_ROW, (UNSEEN,), "augmentation", "identical", "order", "order"),
+        (SAME_LIST, (), "augmentation", "identical", "augmentation", "augmentation"),
+        (CHANGED_LIST, (), "order", "order", "order", "order"),  # the program shuffles it with who knows what
+        (UNSEEN, (), "order", "order", "order", "order"),
+        (OWN_KIND, (), "order", "order", "order", "order"),
+    ],
+)
+def test_labels(loader: Loader, others: tuple[Loader, ...], more: str, ahead: str, none: str, persistent: str) -> None:
+    """More workers, batches further ahead, no workers, workers that persist."""
+    found = [
+        effect_of(loader, others, key, value)
+        for key, value in (
+            ("num_workers", 3), ("prefetch_factor", 5), ("num_workers", 0), ("persistent_workers", True),
+        )
+    ]  # fmt: skip
+    assert found == [more, ahead, none, persistent]
+    assert effect_of(loader, others, "pin_memory", True) == "identical"
+    assert effect_of(loader, others, "in_order", False) == "order"
