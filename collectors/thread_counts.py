@@ -177,7 +177,8 @@ class ThreadCounts:
             call(module)
 
         def backward() -> None:
-            first.grad_fn.metadata.clear()  # as a node is that has not been met
+            if first.grad_fn is not None:  # as in inference mode
+                first.grad_fn.metadata.clear()  # then it is like a node that has not been met
             passage = Passage(self, count, (first,))
             passage.leave(last)
             passage._begin(())

@@ -272,6 +272,22 @@ Net()(torch.ones(2))
     assert applied.stderr == ""
 
 
+@pytest.mark.parametrize("mode", ["inference_mode", "no_grad", "enable_grad"])
+def test_a_program_is_explored_in_any_mode_of_gradients(mode: str, tmp_path: Path) -> None:
+    program = f"""
+import torch
+torch.set_num_threads(2)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 4))
+with torch.{mode}():
+    for _ in range(300): model(torch.ones(64, 64))
+print(torch.get_num_threads())
+"""
+    assert explored(program, tmp_path) == "2\n"
+    run = open_run(tmp_path / "run")
+    assert "block" in set(run.table("spans")["kind"])
+    assert not any("switched itself off" in note.why for note in run.missing)
+
+
 @pytest.mark.alone
 def test_features_that_are_kept_do_not_gather_hooks(tmp_path: Path) -> None:
     """GIVEN one input for all calls of a layer WHEN its backward has a count of its own, or is recorded THEN a pass
