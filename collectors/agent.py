@@ -249,7 +249,7 @@ class Agent:
             threads.start_anew()
             self.spool.continue_as(self.folder, self.stem)
             self.governor = Governor(self.governor.budget, self.governor.note_ns)
-            self._facts, self._missing = {}, {}
+            self._facts = {}
             self.step_source_rank = 99
             self.safe_point_due = bool(self.at_safe_point)
             for act in self.after_fork:

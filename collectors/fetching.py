@@ -1,14 +1,14 @@
 """Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import signature
 from itertools import islice, pairwise
+from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from tracekit.record.wire import Kind
@@ -64,6 +64,7 @@ class Fetching:
         self._name = agent.spool.intern("fetch")
         self._reading = Reading(agent)
         self._forks = 0
+        self._busy: set[int] = set()  # the threads that make a batch
         self._start_anew()
         agent.before_fork.append(self._count_fork)
         agent.after_fork.append(self._start_anew)
@@ -84,6 +85,7 @@ class Fetching:
     def _start_anew(self) -> None:
         """At the start, and in a forked child, which has counted its own fork with its parent's."""
         self._iterations = self._written_ns = 0
+        self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
         self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1)
 
@@ -103,13 +105,22 @@ class Fetching:
         agent, note = self._agent, self._agent.spool.note
 
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            entered = clock()
-            place: _Place | None = getattr(fetcher, "_tracekit_place", None) or self._met(fetcher)
-            if place is None or place is _INSIDE:
+            entered, ident = clock(), get_ident()
+            if ident in self._busy:  # a loader inside a data set: what it fetches is part of a sample
                 return original(fetcher, possibly_batched_index)
+            self._busy.add(ident)
+            try:
+                return timed(fetcher, possibly_batched_index, entered)
+            finally:
+                self._busy.discard(ident)
+
+        def timed(fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
             if entered < self._rows.next and entered < self._looks.next:
                 batch = original(fetcher, possibly_batched_index)
-                place.turn += 1
+                try:
+                    self._place(fetcher)
+                except Exception as error:
+                    agent.fail("loading", error)
                 return batch
             look = None
             if entered >= self._looks.next:
@@ -129,8 +140,7 @@ class Fetching:
                     self._look_away(look)
                     cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
             try:
-                iteration, turn = place.iteration, place.turn
-                place.turn += 1
+                iteration, turn = self._place(fetcher)
                 if look is not None and look.samples is not None:
                     self._note(look.samples, iteration, turn)
                 size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
@@ -146,25 +156,15 @@ class Fetching:
                 agent.fail("loading", error)
             return batch
 
-        self._code = fetch.__code__
         return fetch
 
-    def _met(self, fetcher: Any) -> "_Place | None":
-        """The place of a fetcher that is met for the first time; a loader inside a data set has none: what it fetches
-        is part of a sample. None where the fetcher takes no attribute."""
-        try:
-            frame: FrameType | None = sys._getframe(2)
-            while frame is not None and frame.f_code is not self._code:
-                frame = frame.f_back
-            if frame is None:
-                fetcher._tracekit_place = _Place(self._iterations)
-                self._iterations += 1
-            else:
-                fetcher._tracekit_place = _INSIDE
-            return fetcher._tracekit_place
-        except Exception as error:
-            self._agent.fail("loading", error)
-            return None
+    def _place(self, fetcher: Any) -> tuple[int, int]:
+        """Which iteration of this process the fetcher serves, and how many batches it has made before."""
+        iteration, turn = getattr(fetcher, "_tracekit_place", (self._iterations, 0))
+        if turn == 0:
+            self._iterations += 1
+        fetcher._tracekit_place = iteration, turn + 1
+        return iteration, turn
 
     def _look_at(self, fetcher: Any, indices: Any) -> "_Look":
         """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
@@ -191,17 +191,6 @@ class Fetching:
         for (_, start, before), (index, end, after) in pairwise(samples.marks):
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
             spool.note((name, thread, start, end, turn, iteration, number, after - before, 0, 0, Kind.SAMPLE))
-
-
-@dataclass(slots=True)
-class _Place:
-    """Which iteration of this process a fetcher serves, and how many batches it has made."""
-
-    iteration: int
-    turn: int = 0
-
-
-_INSIDE = _Place(-1)
 
 
 @dataclass

@@ -24,16 +24,17 @@ class LoaderSettings:
 
     def hook_loaders(self, module: ModuleType) -> None:
         self._patches.replace(module.DataLoader, "__init__", self._made_to_order)
-        self._patches.replace(module.DataLoader, "__iter__", self._counted_iter)
+        for name in ("__iter__", "_get_iterator"):  # a subclass may have one of its own
+            self._patches.replace(module.DataLoader, name, self._counted)
 
-    def _counted_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         loaders = self._agent.loaders
 
-        def __iter__(loader: Any) -> Any:
+        def begin(loader: Any) -> Any:
             loaders.iterated()
             return original(loader)
 
-        return __iter__
+        return begin
 
     def _made_to_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)

@@ -111,7 +111,7 @@ def _place(frame: FrameType | None) -> Place:
     calls: list[tuple[str, int, int]] = []
     while frame is not None and len(calls) < _DEEPEST:
         path = frame.f_code.co_filename
-        if not path.startswith((torch + os.sep, _OURS + os.sep)):
+        if not path.startswith((torch + os.sep, _OURS + os.sep, "<frozen ")):
             calls.append((path, frame.f_lineno, frame.f_lasti))
         frame = frame.f_back
     return tuple(calls)

@@ -360,7 +360,7 @@ def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_p
     program.write_text(TWO_LOADERS)
     command = [sys.executable, str(program)]
     for text, why in (
-        ('[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n', "the program made no loader at program.py:1"),
+        ('[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n', "the program made none at program.py:1"),
         ("[loader.train]\nnum_workers = 1\n", "settings of train: the program made no such loader"),
     ):
         settings.write_text(text)

@@ -247,6 +247,28 @@ print(torch.get_num_threads())
     assert " in process " in note.what and not is_refusal(note.what)
 
 
+def test_a_count_that_the_parent_of_the_training_has_set_ends_the_plan(tmp_path: Path) -> None:
+    """GIVEN a program that sets its own count and trains in a fork THEN the settings were not in force."""
+    program = """
+import torch, multiprocessing
+def train():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(50):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+torch.set_num_threads(1)
+process = multiprocessing.get_context("fork").Process(target=train)
+process.start()
+process.join()
+"""
+    (tmp_path / "two.toml").write_text("[threads]\nintra_op = 2\n")
+    command = ["--settings", str(tmp_path / "two.toml"), "--", sys.executable, "-c", program]
+    recorded = tracekit("record", "-q", "-o", str(tmp_path / "run"), *command)
+    assert recorded.returncode == 0, recorded.stderr
+    assert any(is_refusal(note.what) for note in open_run(tmp_path / "run").missing)
+
+
 def test_layers_have_the_same_names_with_and_without_a_recording(tmp_path: Path) -> None:
     """GIVEN modules that are not registered in the one which calls them THEN a plan that was recorded holds for them
     when it is applied."""

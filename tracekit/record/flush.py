@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracekit.record import convert
 from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
-from tracekit.record.spools import Spool, SpoolFolder, settings_taken
+from tracekit.record.spools import Spool, SpoolFolder, is_worker, settings_taken
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
@@ -136,7 +136,7 @@ class Flusher:
         manifest = self._manifest
         main_loop_steps = -1
         statuses = [spool.status() for spool in self._spools.spools.values()]
-        most_steps = max((_steps(status) for status in statuses if not _is_worker(status)), default=0)
+        most_steps = max((_steps(status) for status in statuses if not is_worker(status)), default=0)
         taken: set[str] = set()
         for spool in self._spools.spools.values():
             status = spool.status()
@@ -148,15 +148,17 @@ class Flusher:
                 manifest.add_missing(
                     f"{collector}{who}", f"the collector failed and switched itself off: {why}", lost=True
                 )
-            # A helper may have thread counts of its own.
-            is_beside = _is_worker(status) or 2 * _steps(status) < most_steps
+            is_beside = 2 * _steps(status) < most_steps  # a helper may have thread counts of its own
             for what, why in _texts(status.get("missing")).items():
-                manifest.add_missing(what + who if is_beside and is_of_threads(what) else what, why)
+                if not is_of_threads(what):
+                    manifest.add_missing(what, why)
+                elif not is_worker(status):  # one that loads has no plan, and what its parent has said
+                    manifest.add_missing(what + who if is_beside else what, why)
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             facts = status.get("facts", {})
             taken |= settings_taken(status)
-            if facts.get("torch") and not _is_worker(status) and _steps(status) > main_loop_steps:
+            if facts.get("torch") and not is_worker(status) and _steps(status) > main_loop_steps:
                 main_loop_steps = _steps(status)
                 manifest.torch = Torch(**facts["torch"])
                 manifest.loaders = _loaders(facts.get("loaders"))
@@ -179,10 +181,6 @@ def _loaders(facts: Any) -> dict[str, Loader]:
         with contextlib.suppress(msgspec.ValidationError):
             found[str(name)] = msgspec.convert(told, Loader, strict=False)
     return found
-
-
-def _is_worker(status: dict[str, Any]) -> bool:
-    return "worker" in status.get("facts", {})
 
 
 def _steps(status: dict[str, Any]) -> int:

@@ -40,7 +40,7 @@ def never_taken(settings: Mapping[str, Any], taken: set[str]) -> dict[str, str]:
     """What is missing of the settings of loaders when loaders have taken no others than these, and why."""
     left = {name: values for name, values in by_loader(settings).items() if name not in taken}
     return {
-        REFUSED_LOADER + name: f"the program made no loader at {values[PLACE]}, for which they are"
+        REFUSED_LOADER + name: f"the program made none at {values[PLACE]} by the calls that they were found for"
         if PLACE in values
         else "the program made no such loader"
         for name, values in left.items()
