@@ -173,9 +173,10 @@ def test_other_threads_keep_their_counts_when_the_program_is_explored(tmp_path: 
     program = """
 import threading, time, torch
 from torch import nn
-stop, told = threading.Event(), {}
+stop, told, begun = threading.Event(), {}, threading.Barrier(7)
 def background(number):
-    torch.ones(10**6).exp()
+    torch.ones(10**6).exp()  # from now on it has a count
+    begun.wait()
     module = nn.Linear(8, 8)
     time.sleep(0.3)
     while not stop.is_set():
@@ -185,6 +186,7 @@ def background(number):
 torch.set_num_threads(2)
 threads = [threading.Thread(target=background, args=(number,)) for number in range(6)]
 for each in threads: each.start()
+begun.wait()
 model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 4))
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 for _ in range(1500):

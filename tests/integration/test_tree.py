@@ -14,8 +14,9 @@ from tracekit.record.tree import descendants
 PROGRAM = """
 import subprocess, sys, threading
 def start():
-    children.append(subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & echo; wait"], stdout=subprocess.PIPE))
-    children[-1].stdout.readline()
+    child = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & echo; wait"], stdout=subprocess.PIPE)
+    child.stdout.readline()  # it has started its own
+    children.append(child)
 children = []
 start()
 thread = threading.Thread(target=lambda: (start(), ended.wait()))
