@@ -160,14 +160,6 @@ class Epoch:
             self._issued.append(index[:] if type(index) is list else index)
         return index is None or len(self._issued) >= _AT_ONCE
 
-    def waits(self, index: Any) -> bool:
-        """Whether an index that the sampler gave out has been put to those that are compared later: most are."""
-        issued = self._issued
-        if self.known is None or self.length is not None or len(issued) >= _AT_ONCE - 1:
-            return False
-        issued.append(index[:] if type(index) is list else index)
-        return True
-
     def settle(self) -> None:
         """Compare what was given out since the last time; if somebody would see it, later, if that is not too late."""
         if self.known is None or not self._issued:

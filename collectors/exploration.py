@@ -24,11 +24,11 @@ from tracekit.record.wire import BACKWARD, FORWARD, MOST_SHAPES, Kind
 
 from .backward import Backward
 from .counted_calls import Inside, key_of, shape_of
-from .governor import cold_ns
 from .operators import is_watched
 from .race import Race
 from .spool import threads
 from .steps import Steps
+from .switch_costs import switch_costs
 from .thread_counts import Counts, ThreadCounts
 
 if TYPE_CHECKING:
@@ -45,11 +45,9 @@ _BLOCK_NS = 30_000_000
 _MOST_STEPS = 50
 # Rounds in detail before a plan is put together; again after twice as many, and so on: it is known ever better.
 _ROUNDS_TO_PLAN = 6
-_PROBES = 7
 # What a count of its own costs a call is looked at so often in detail, and known by so many looks: each leaves a hook.
 _CALLS_BETWEEN_EMPTY_ONES = 8
 _EMPTY_CALLS = 64
-_GRAIN = 32_768  # elements that at::parallel_for gives to one thread
 
 
 class Exploration:
@@ -314,41 +312,11 @@ class Exploration:
     # The costs of changing the count.
 
     def _probe(self, torch: ModuleType) -> None:
-        """For each pool of threads and each count: the first parallel region beyond what such regions usually take,
-        after the pool has idled."""
         counts = sorted({each.common for _, each in self._conditions if each.common} | {self._counts.common})
-        for count in counts:
-            data = torch.ones(_GRAIN * count, dtype=torch.float32, device="cpu")
-            out = torch.empty_like(data)
-
-            def region(data: Any = data, out: Any = out) -> int:
-                began = clock()
-                torch.add(data, 1.0, out=out)
-                return clock() - began
-
-            for pool in counts:
-                costs = []
-                for _ in range(_PROBES):
-                    self._counts.set(pool)
-                    region()
-                    region()
-                    self._counts.set(1)
-                    region()
-                    self._counts.set(count)
-                    first = region()
-                    usual = min(region() for _ in range(3))
-                    costs.append(first - usual)
-                self._write(f"switch {pool}>{count}", max(_median(costs), 0) if count > 1 else 0)
+        for name, cost_ns in switch_costs(self._counts, counts, torch):
+            self._write(name, cost_ns)
         self._counts.set(self._counts.common)
-        first, second = counts[0], counts[-1]
-
-        def change() -> None:
-            self._counts.set(first)
-            self._counts.set(second)
-
-        self._write("change", cold_ns(change) // 2)
-        self._counts.set(self._counts.common)
-        self._other = first if self._counts.common != first else second
+        self._other = counts[0] if self._counts.common != counts[0] else counts[-1]
         self._empty_call = self._counts.empty_call(self._other, torch)
 
     def _write(self, name: str, cost_ns: int) -> None:

@@ -18,8 +18,6 @@ from .steps import BATCH
 from .tracebacks import worded_without_us
 
 _BATCH = int(Kind.BATCH)
-# The first batches of an epoch, and then some, are looked at for their size.
-_SIZED, _SIZED_LATER = 16, 16
 # A batch is searched this deep and this wide for the tensors that it is made of.
 _DEEPEST, _MOST_PARTS = 3, 64
 
@@ -148,8 +146,7 @@ class Loading:
                 if order is not None:
                     order.failed()
                 raise
-            if order is None or not order.waits(index):
-                self._note(order, index)
+            self._note(order, index)
             return index
 
         return _next_index
@@ -206,12 +203,11 @@ class Loading:
             try:
                 of: _Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                size = -1
-                if index < _SIZED or index % _SIZED_LATER == 0:
-                    size = _bytes_of(batch) if not modes() else -1
+                size = _bytes_of(batch) if not modes() else -1
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
-                if agent.step_source_rank < BATCH and spool.has_many_notes():
+                if spool.has_many_notes():
                     agent.write_noted()
+                agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)
             return batch

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from recording import plain, record, tracekit
 
-from tracekit.advice.loading import effect_of
+from tracekit.advice.loader_effects import effect_of
 from tracekit.run.manifest import Loader
 
 ROOT = Path(__file__).parents[2]

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Literal
 
+from tracekit.advice.loader_effects import effect_of
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
@@ -15,18 +16,12 @@ from tracekit.errors import RunError
 from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
-from tracekit.settings.catalogue import Effect, find
 from tracekit.settings.inside import WHICH
 
 # A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
 AS_GOOD = 0.01
 # Where the CPUs are busy for this share of the time, no number of workers finds more of them.
 _FULL = 0.9
-# Samplers of torch whose order hangs on no random numbers of the program or the loader.
-_DRAW_NOTHING = ("SequentialSampler", "DistributedSampler", "range")
-# How far ahead an order is known, and where its random numbers come from (`tracekit.collectors.access_order`).
-_FOR_THE_RUN, _FOR_THE_EPOCH = "run", "epoch"
-_PROGRAM, _GENERATOR, _NOTHING = "program", "generator", "nothing"
 # A share of the wait that is worth a word.
 NOTABLE = 0.1
 # Samples are uneven where this share of them takes a notable share of the time; so many are named.
@@ -315,49 +310,6 @@ def settings_of(
             effect = effect_of(itself, others, key, value)
             found.append(Setting(name, now[key], value, gain, basis, effect, why, line))
     return found
-
-
-def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | bool) -> Effect:
-    """What a setting of a loader, `key`, changes in the results, as far as is known of it and of the `others` of the
-    process.
-
-    Data sets draw their random numbers in workers, each seeded by its number; without workers they draw the program's,
-    and orders may hang on these. Workers that persist are seeded once: one seed less is drawn per epoch, from the
-    loader's generator or else the program's. How far a loader is ahead tells when its sampler draws what it draws as it
-    goes, and what it draws of its generator when an epoch is left early. Without workers none persists.
-    """
-    kind = find(f"loader.*.{key}")
-    assert kind is not None
-    if key in ("num_workers", "prefetch_factor") and not _is_known(loader):
-        return "order"
-    seeded_by = _GENERATOR if loader.has_generator else _PROGRAM
-    drawn_from: set[str] = set()
-    if key == "num_workers" and 0 in (loader.num_workers, value):
-        drawn_from = {_PROGRAM, seeded_by} if loader.persistent_workers else {_PROGRAM}
-    elif key == "persistent_workers":
-        drawn_from = {seeded_by}
-    if drawn_from:
-        hangs_on = {_draws_from(each) for each in (loader, *others)}
-        return "order" if hangs_on & {*drawn_from, ""} else "augmentation"
-    return kind.effect
-
-
-def _is_known(loader: Loader) -> bool:
-    """Whether its order does not hang on how far ahead of the program it is."""
-    if loader.predictability == _FOR_THE_RUN:
-        return True
-    return loader.predictability == _FOR_THE_EPOCH and (
-        loader.draws_from == _PROGRAM or loader.sampler in _DRAW_NOTHING
-    )
-
-
-def _draws_from(loader: Loader) -> str:
-    """Where the random numbers of its order come from; "" where that is not known."""
-    if loader.sampler in _DRAW_NOTHING:
-        return _NOTHING
-    if loader.draws_from == _NOTHING and loader.predictability != _FOR_THE_RUN:
-        return ""  # a list that the program shuffles
-    return loader.draws_from
 
 
 def holds_for(facts: Mapping[str, Loader], names: Iterable[str]) -> dict[str, int | str]:

@@ -10,7 +10,7 @@ from tracekit.errors import TracekitError
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
 from tracekit.record.machine import cpus_for, refuse_elsewhere
-from tracekit.record.spools import SpoolFolder, is_worker, settings_taken
+from tracekit.record.spools import SpoolFolder, settings_taken
 from tracekit.record.supervisor import Options, write_session
 from tracekit.settings.inside import is_of_threads, never_taken
 
@@ -47,7 +47,7 @@ def _not_applied(command: list[str], settings: dict[str, Any], spool: Path) -> l
     folder = SpoolFolder(spool)
     folder.discover()
     notes: dict[str, str] = {}
-    statuses = [status for process in folder.spools.values() if not is_worker(status := process.status())]
+    statuses = [process.status() for process in folder.spools.values()]
     reached = sum("torch" in status.get("facts", {}) for status in statuses)
     counts = Counter(what for status in statuses for what in status.get("missing", {}) if is_of_threads(what))
     taken: set[str] = set()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracekit.record import convert
 from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
-from tracekit.record.spools import Spool, SpoolFolder, is_worker, settings_taken
+from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
 from tracekit.run.writer import PartWriter
@@ -135,11 +135,10 @@ class Flusher:
         """Take over into the manifest what the processes said of themselves."""
         manifest = self._manifest
         main_loop_steps = -1
-        statuses = [spool.status() for spool in self._spools.spools.values()]
-        most_steps = max((_steps(status) for status in statuses if not is_worker(status)), default=0)
+        told = [(spool, spool.status()) for spool in self._spools.spools.values()]
+        most_steps = max((_steps(status) for _, status in told if not _is_worker(status)), default=0)
         taken: set[str] = set()
-        for spool in self._spools.spools.values():
-            status = spool.status()
+        for spool, status in told:
             who = f" in process {spool.process}"
             failure = spool.failure()
             if failure:
@@ -152,13 +151,13 @@ class Flusher:
             for what, why in _texts(status.get("missing")).items():
                 if not is_of_threads(what):
                     manifest.add_missing(what, why)
-                elif not is_worker(status):  # one that loads has no plan, and what its parent has said
+                elif not _is_worker(status):  # one that loads has no plan, and what its parent has said
                     manifest.add_missing(what + who if is_beside else what, why)
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             facts = status.get("facts", {})
             taken |= settings_taken(status)
-            if facts.get("torch") and not is_worker(status) and _steps(status) > main_loop_steps:
+            if facts.get("torch") and not _is_worker(status) and _steps(status) > main_loop_steps:
                 main_loop_steps = _steps(status)
                 manifest.torch = Torch(**facts["torch"])
                 manifest.loaders = _loaders(facts.get("loaders"))
@@ -181,6 +180,11 @@ def _loaders(facts: Any) -> dict[str, Loader]:
         with contextlib.suppress(msgspec.ValidationError):
             found[str(name)] = msgspec.convert(told, Loader, strict=False)
     return found
+
+
+def _is_worker(status: dict[str, Any]) -> bool:
+    """Whether a process loads batches for another one."""
+    return "worker" in status.get("facts", {})
 
 
 def _steps(status: dict[str, Any]) -> int:

@@ -130,11 +130,6 @@ class SpoolFolder:
         return found
 
 
-def is_worker(status: dict[str, Any]) -> bool:
-    """Whether a process loads batches for another one, by its status."""
-    return "worker" in status.get("facts", {})
-
-
 def settings_taken(status: dict[str, Any]) -> set[str]:
     """The names under which the settings stand that the loaders of a process were given, by its status."""
     loaders = status.get("facts", {}).get("loaders")

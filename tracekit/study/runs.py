@@ -134,13 +134,8 @@ class StudyRuns:
         if turn_s is None:  # what fails ends the study at once
             steps = [self._steps(launch, alone(launch)) for launch in launches]
         else:
-            patience_s = patience(self.usual_seconds())
-            steps = [
-                self._steps(*both)
-                for both in zip(
-                    launches, take_turns(launches, self._turns(conditions, turn_s), patience_s), strict=True
-                )
-            ]
+            turns = take_turns(launches, self._turns(conditions, turn_s), patience(self.usual_seconds()))
+            steps = [self._steps(*both) for both in zip(launches, turns, strict=True)]
         each_s = (time.monotonic() - began) / len(launches)
         times = [mean_step_ns(each) for each in steps] if self.by_loop else typical_steps_ns(steps)
         for condition, time_ns in zip(conditions, times, strict=True):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracekit.advice.loading import effect_of
+from tracekit.advice.loader_effects import effect_of
 from tracekit.run.manifest import Loader
 
 SHUFFLED = Loader(num_workers=2, sampler="RandomSampler", predictability="epoch", draws_from="program")
