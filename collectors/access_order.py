@@ -5,26 +5,20 @@ sampler gives out is compared with theirs. The program's own samplers and genera
 is asked for its length that would not have been: the copies learn what the program's sampler was told.
 """
 
-import copy
-import operator
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, filterfalse, islice
+from threading import RLock
 from typing import Any
 
-from .loaders import sampler_of
+from .sampler_twins import NOTHING, Length, Twin, are_of_torch
 
 # How far ahead the order is known: when the run begins, when an epoch begins, or not.
 RUN, EPOCH, NONE = "run", "epoch", "none"
-# Where the random numbers of an order come from: torch's default generator, one that the sampler was given, or nowhere
-# that torch knows of.
-PROGRAM, GENERATOR, NOTHING = "program", "generator", "nothing"
-# The order of more samples is not predicted: a copy of it takes some 40 bytes a sample of the program's memory.
-_MOST_SAMPLES = 2_000_000
-# Index by index is compared, but so many batches at once: one at a time costs several times as much.
-_AT_ONCE = 64
-_MOST_WAITING = 1024
+# So many batches wait to be compared at most, besides those that are asked for ahead.
+_MOST_WAITING = 2048
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 
@@ -40,30 +34,32 @@ class AccessOrder:
     def __init__(self, facts: dict[str, Any], window_is_open: Callable[[], bool]) -> None:
         self._facts = facts
         self._window_is_open = window_is_open
-        self._twin: _Twin | None = None  # the one that goes on; None once it was wrong
+        self._twin: Twin | None = None  # the one that goes on; None once it was wrong
         self._epochs = 0
         self._last: Epoch | None = None
 
-    def begin(self, iterator: Any, generator: Any) -> "Epoch":
-        """An epoch begins: its iterator is about to ask for the first index. `generator`: the loader's own, if any."""
+    def can_be_known(self, iterator: Any) -> bool:
+        """Whether the order of an epoch that is to begin may be predicted: torch's own samplers decide it."""
+        if iterator._dataset_kind == _ITERABLE or not are_of_torch(iterator._index_sampler):
+            self.is_not_known()
+        return self._facts.get("predictability") != NONE
+
+    def begin(self, epoch: "Epoch", iterator: Any, indices: Iterator[Any], generator: Any) -> None:
+        """The epoch's iterator is about to ask for the first of the indices. `generator`: the loader's own, if any."""
         self.settle()
-        epoch = Epoch(self, iterator)
-        if self._facts.get("predictability") != NONE:
+        if self.can_be_known(iterator):
             try:
-                self._copy(epoch, iterator, generator)
-            except Exception:  # a sampler of the program's own
+                self._copy(epoch, iterator, indices, generator)
+            except Exception:  # too many samples
                 self.is_not_known()
         self._last = epoch
-        return epoch
 
     def settle(self) -> None:
         """Compare what has been given out and not been compared yet."""
         if self._last is not None:
             self._last.settle()
 
-    def _copy(self, epoch: "Epoch", iterator: Any, generator: Any) -> None:
-        if iterator._dataset_kind == _ITERABLE:
-            raise TypeError("an iterable data set has an order of its own")
+    def _copy(self, epoch: "Epoch", iterator: Any, indices: Iterator[Any], generator: Any) -> None:
         self._epochs += 1
         with self.unseen() as is_unseen:
             if not is_unseen:
@@ -71,15 +67,15 @@ class AccessOrder:
                     self.is_not_foreseen()
                 return
             sampler = iterator._index_sampler
-            twin = _Twin(sampler)
+            twin = Twin(sampler)
             self._facts["draws_from"] = twin.draws_from
             if self._epochs == 1:
-                self._twin = None if twin.draws_from_default else _Twin(sampler)
+                self._twin = None if twin.draws_from_default else Twin(sampler)
             elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):
                 self._twin = None
-            epoch.twin, epoch.length = twin, _Length(sampler, iterator._sampler_iter)
+            epoch.twin, epoch.length = twin, Length(sampler, indices)
 
-    def _goes_on(self, foreseen: "_Twin", now: "_Twin", iterator: Any, generator: Any) -> bool:
+    def _goes_on(self, foreseen: "Twin", now: "Twin", iterator: Any, generator: Any) -> bool:
         """Bring the copy that goes on to where the next epoch begins; False where that is not known."""
         last = self._last
         if last is None or not (last.is_complete or foreseen.draws_from == NOTHING):
@@ -88,7 +84,7 @@ class AccessOrder:
             foreseen.draw_base_seed(generator)
         return foreseen.set_epoch_like(now)
 
-    def run_ahead(self, epoch: "Epoch", twin: "_Twin", length: int) -> None:
+    def run_ahead(self, epoch: "Epoch", twin: "Twin", length: int) -> None:
         """The program's sampler has begun, told that there are so many samples: so do the copies."""
         try:
             with self.unseen():
@@ -99,7 +95,7 @@ class AccessOrder:
             self.is_not_known()
             return
         shown = self._epochs > 1 or twin.is_the_same_each_time
-        self._facts["predictability"] = RUN if self._twin is not None and shown else EPOCH
+        self._tell(RUN if self._twin is not None and shown else EPOCH)
 
     @contextmanager
     def unseen(self) -> Iterator[bool]:
@@ -124,55 +120,78 @@ class AccessOrder:
 
     def is_not_foreseen(self) -> None:
         self._twin = None
-        self._facts["predictability"] = EPOCH
+        self._tell(EPOCH)
 
     def is_not_known(self) -> None:
         self._twin = None
-        self._facts["predictability"] = NONE
+        self._tell(NONE)
+
+    def _tell(self, predictability: str) -> None:
+        if self._facts.get("predictability") != NONE:  # for good
+            self._facts["predictability"] = predictability
 
 
 class Epoch:
     """One pass over a sampler, compared with what was predicted of it when it began and when the run began."""
 
-    def __init__(self, order: AccessOrder, iterator: Any) -> None:
+    def __init__(self, order: AccessOrder, iterator: Any, generator: Any, ahead: int = 0) -> None:
+        """`ahead`: so many batches are asked for before the program takes the first one."""
         self.is_complete = False  # the program has had all of its batches
-        self.twin: _Twin | None = None
-        self.length: _Length | None = None
+        self.has_begun = False
+        self.twin: Twin | None = None
+        self.length: Length | None = None
         self.known: Iterator[Any] | None = None
         self.foreseen: Iterator[Any] | None = None
         self._order = order
-        self._iterator = weakref.ref(iterator)
-        self._issued: list[Any] = []  # what is not compared yet
+        self._iterator = weakref.ref(iterator)  # which is to go, with its workers, when the program lets go of it
+        self._generator = generator
+        self._issued: deque[Any] = deque(maxlen=_MOST_WAITING + ahead)  # what is not compared yet
         self._foretold = 0  # batches that the copy which goes on was right about
 
     def is_of(self, iterator: Any) -> bool:
         return self._iterator() is iterator
 
-    def issued(self, index: Any) -> bool:
-        """The sampler gave out an index, or those of a batch; None: it has no more. Whether it is time to `settle`.
+    def watched(self, indices: Iterator[Any], are_batches: bool, spend: Callable[..., None]) -> Iterator[Any]:
+        """What a sampler gives out, noted on its way to the program. `spend` calls a function at our own expense.
 
-        The copies are asked once more when it has no more: some samplers draw random numbers when they end.
+        But for the first one it is noted by the interpreter itself: a function of ours, once a batch, finds nothing in
+        the caches. Of the lists that torch makes for batches the program gets copies, to do with as it likes.
         """
+        noted = filterfalse(self._issued.append, indices)  # `append` returns None
+        rest: Iterator[Any] = map(list.copy, noted) if are_batches else noted
+        return chain(_First(self, indices, rest, spend), rest, iter(self._ended, None))
+
+    def begin(self, indices: Iterator[Any]) -> None:
+        """The sampler is about to be asked for the first time."""
+        self.has_begun = True
+        self._order.begin(self, self._iterator(), indices, self._generator)
+
+    def began(self) -> None:
+        """It has been asked, and has been told how many samples there are."""
         if self.length is not None and self.twin is not None:
             self._order.run_ahead(self, self.twin, self.length.taken_back())
-            self.length = self.twin = None
-        if self.known is not None:
-            self._issued.append(index[:] if type(index) is list else index)
-        return index is None or len(self._issued) >= _AT_ONCE
+        self.length = self.twin = None
+
+    def _ended(self) -> None:
+        """The sampler has no more. The copies are asked once more, too: some draw random numbers when they end."""
+        self._issued.append(None)
 
     def settle(self) -> None:
         """Compare what was given out since the last time; if somebody would see it, later, if that is not too late."""
-        if self.known is None or not self._issued:
-            return
-        with self._order.unseen() as is_unseen:
-            if is_unseen:
-                self._compare()
-            elif len(self._issued) >= _MOST_WAITING:
-                self.known = self.foreseen = None
-                self._order.is_not_foreseen()
+        if not self.has_begun:  # somebody else has put another iterator over the sampler in the place of ours
+            self._order.is_not_known()
+        elif self.known is None:
+            self._issued.clear()
+        elif len(self._issued) == self._issued.maxlen:
+            self.known = self.foreseen = None
+            self._order.is_not_foreseen()
+        elif self._issued:
+            with self._order.unseen() as is_unseen:
+                if is_unseen:
+                    self._compare()
 
     def _compare(self) -> None:
-        issued, self._issued = self._issued, []
+        issued = [self._issued.popleft() for _ in range(len(self._issued))]
         assert self.known is not None
         if self.foreseen is not None:
             if _agreed(self.foreseen, issued) == len(issued):
@@ -193,7 +212,35 @@ class Epoch:
         """The sampler raised an exception."""
         if self.length is not None:
             self.length.taken_back()
-        self.length = self.known = self.foreseen = None
+        self.length = self.twin = self.known = self.foreseen = None
+
+
+class _First:
+    """An iterator over the first index of an epoch: its order is predicted just before and after it is asked for."""
+
+    def __init__(self, epoch: Epoch, indices: Iterator[Any], rest: Iterator[Any], spend: Callable[..., None]) -> None:
+        self._epoch, self._indices, self._rest, self._spend = epoch, indices, rest, spend
+        self._is_due = True
+        self._lock = RLock()  # another thread that asks meanwhile gets the second one
+
+    def __iter__(self) -> "_First":
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            if not self._is_due:
+                raise StopIteration
+            self._is_due = False
+            try:
+                self._spend(self._epoch.begin, self._indices)
+                first = [*islice(self._rest, 1)]
+                self._spend(self._epoch.began)
+            except BaseException:
+                self._epoch.failed()
+                raise
+        if not first:
+            raise StopIteration
+        return first[0]
 
 
 def _agreed(ahead: Iterator[Any], issued: list[Any]) -> int:
@@ -203,137 +250,6 @@ def _agreed(ahead: Iterator[Any], issued: list[Any]) -> int:
     if expected == issued:
         return len(issued)
     return next(at for at, (mine, other) in enumerate(zip(expected, issued, strict=True)) if mine != other)
-
-
-class _Twin:
-    """A copy of one of torch's samplers, which draws from copies of its generators. Raises TypeError for others."""
-
-    def __init__(self, sampler: Any) -> None:
-        self.draws_from_default = False
-        self._generators: dict[int, tuple[Any, Any]] = {}  # the program's, which lives as long as its copy, by its id
-        self._shards: list[Any] = []  # copies of DistributedSamplers
-        self._pace: int | None = None  # by which the program moves their `epoch` on
-        self._sampler = self._copied(sampler)
-
-    @property
-    def draws_from(self) -> str:
-        import torch
-
-        if id(torch.default_generator) in self._generators:
-            return ""  # as it goes, too
-        if self.draws_from_default:
-            return PROGRAM
-        return GENERATOR if self._generators else NOTHING
-
-    @property
-    def is_the_same_each_time(self) -> bool:
-        return self.draws_from == NOTHING and not any(each.shuffle for each in self._shards)
-
-    def begin(self, length: int) -> Iterator[Any]:
-        """The indices of an epoch over so many samples, the same number each time. Raises ValueError for too many."""
-        inner, name = _sized_by(self._sampler)
-        if name and type(getattr(inner, name)) is not range:
-            setattr(inner, name, range(length))
-        if max(length, len(inner)) > _MOST_SAMPLES:
-            raise ValueError(f"more than {_MOST_SAMPLES} samples")
-        return iter(self._sampler)
-
-    def draw_base_seed(self, generator: Any) -> None:
-        """A new iterator draws the base seed of its workers from the loader's generator."""
-        if id(generator) in self._generators:
-            _, twin = self._generators[id(generator)]
-            _draw(twin)
-
-    def set_epoch_like(self, now: "_Twin") -> bool:
-        """Take over the epochs of a copy made now, if they have moved on by 0 or 1, and by as much as ever."""
-        for mine, other in zip(self._shards, now._shards, strict=True):
-            pace = other.epoch - mine.epoch
-            if pace not in (0, 1) or self._pace not in (None, pace):
-                return False
-            self._pace, mine.epoch = pace, other.epoch
-        return True
-
-    def _copied(self, sampler: Any) -> Any:
-        from torch.utils import data
-
-        kind = type(sampler)
-        of_torch = (data.SequentialSampler, data.RandomSampler, data.BatchSampler, data.DistributedSampler)
-        by_index = (data.SubsetRandomSampler, data.WeightedRandomSampler)
-        if kind not in (*of_torch, *by_index, range, list, tuple):
-            raise TypeError(f"{kind.__name__} is not one of torch's samplers")
-        if kind in (list, tuple) and len(sampler) > _MOST_SAMPLES:
-            raise ValueError(f"more than {_MOST_SAMPLES} samples")
-        twin = copy.copy(sampler)
-        if kind is data.BatchSampler:
-            twin.sampler = self._copied(sampler.sampler)
-        elif kind is data.DistributedSampler:
-            self._shards.append(twin)
-        elif kind is data.SubsetRandomSampler:
-            twin.indices = self._copied(sampler.indices)
-        elif kind is data.WeightedRandomSampler:
-            if len(sampler.weights) > _MOST_SAMPLES:
-                raise ValueError(f"more than {_MOST_SAMPLES} samples")
-            twin.weights = sampler.weights.clone()
-        if hasattr(sampler, "generator"):
-            twin.generator = self._generator(sampler)
-        return twin
-
-    def _generator(self, sampler: Any) -> Any:
-        import torch
-
-        if sampler.generator is not None:
-            twin = _generator_like(sampler.generator)
-            self._generators[id(sampler.generator)] = sampler.generator, twin
-            return twin
-        self.draws_from_default = True
-        default = _generator_like(torch.default_generator)
-        if type(sampler).__name__ != "RandomSampler":
-            return default
-        return torch.Generator().manual_seed(_draw(default))  # it shuffles with a generator that it seeds so
-
-
-class _Length:
-    """Stands in for the data set that a sampler asks for its length, until that has begun, and remembers the answer."""
-
-    def __init__(self, sampler: Any, begun: Iterator[Any]) -> None:
-        self._sampler, self._name = _sized_by(sampler)
-        # What gave a plain iterator at once, without batches, was told before.
-        self._told = operator.length_hint(begun, 0)
-        if self._name:
-            self._source = getattr(self._sampler, self._name)
-            if type(self._source) is _Length:
-                raise TypeError("another thread begins an epoch of the same sampler")
-            setattr(self._sampler, self._name, self)
-
-    def __len__(self) -> int:
-        self._told = len(self._source)
-        return self._told
-
-    def taken_back(self) -> int:
-        if self._name:
-            setattr(self._sampler, self._name, self._source)
-        return self._told
-
-
-def _sized_by(sampler: Any) -> tuple[Any, str]:
-    """The sampler inside samplers of batches, and its attribute that is asked for the number of samples; "" where it
-    knows that itself."""
-    sampler = sampler_of(sampler)
-    names = {"SequentialSampler": "data_source", "RandomSampler": "data_source", "DistributedSampler": "dataset"}
-    return sampler, names.get(type(sampler).__name__, "")
-
-
-def _generator_like(generator: Any) -> Any:
-    import torch
-
-    return torch.Generator().set_state(generator.get_state())
-
-
-def _draw(generator: Any) -> int:
-    """A seed, drawn as torch draws it."""
-    import torch
-
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def _modes() -> int:

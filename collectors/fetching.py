@@ -88,6 +88,7 @@ class Fetching:
         self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
         self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1)
+        self._next = 0  # when one of them allows something again
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)
@@ -102,26 +103,27 @@ class Fetching:
         return _worker_loop
 
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent, note = self._agent, self._agent.spool.note
+        agent, note, busy = self._agent, self._agent.spool.note, self._busy
 
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            entered, ident = clock(), get_ident()
-            if ident in self._busy:  # a loader inside a data set: what it fetches is part of a sample
+            ident = get_ident()
+            if ident in busy:  # a loader inside a data set: what it fetches is part of a sample
                 return original(fetcher, possibly_batched_index)
-            self._busy.add(ident)
+            busy.add(ident)
             try:
-                return timed(fetcher, possibly_batched_index, entered)
-            finally:
-                self._busy.discard(ident)
-
-        def timed(fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
-            if entered < self._rows.next and entered < self._looks.next:
+                entered = clock()
+                if entered >= self._next:
+                    return timed(fetcher, possibly_batched_index, entered)
                 batch = original(fetcher, possibly_batched_index)
                 try:
-                    self._place(fetcher)
+                    self._place(fetcher).turn += 1
                 except Exception as error:
                     agent.fail("loading", error)
                 return batch
+            finally:
+                busy.discard(ident)
+
+        def timed(fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
             look = None
             if entered >= self._looks.next:
                 try:
@@ -140,7 +142,9 @@ class Fetching:
                     self._look_away(look)
                     cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
             try:
-                iteration, turn = self._place(fetcher)
+                place = self._place(fetcher)
+                iteration, turn = place.iteration, place.turn
+                place.turn += 1
                 if look is not None and look.samples is not None:
                     self._note(look.samples, iteration, turn)
                 size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
@@ -152,19 +156,20 @@ class Fetching:
                 spent = start - entered + clock() - end
                 agent.governor.spent_ns += spent
                 (self._rows if look is None else self._looks).spend(spent)
+                self._next = min(self._rows.next, self._looks.next)
             except Exception as error:
                 agent.fail("loading", error)
             return batch
 
         return fetch
 
-    def _place(self, fetcher: Any) -> tuple[int, int]:
-        """Which iteration of this process the fetcher serves, and how many batches it has made before."""
-        iteration, turn = getattr(fetcher, "_tracekit_place", (self._iterations, 0))
-        if turn == 0:
+    def _place(self, fetcher: Any) -> "_Place":
+        try:
+            place: _Place = fetcher._tracekit_place
+        except AttributeError:
+            place = fetcher._tracekit_place = _Place(self._iterations)
             self._iterations += 1
-        fetcher._tracekit_place = iteration, turn + 1
-        return iteration, turn
+        return place
 
     def _look_at(self, fetcher: Any, indices: Any) -> "_Look":
         """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
@@ -172,6 +177,8 @@ class Fetching:
         at_once = is_map and getattr(fetcher.dataset, "__getitems__", None)  # torch asks for it too
         one_by_one = fetcher.auto_collation and indices is not None and not at_once
         look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
+        if look.delayed < 0:
+            self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
         self._reading.begin()
         return look
 
@@ -191,6 +198,14 @@ class Fetching:
         for (_, start, before), (index, end, after) in pairwise(samples.marks):
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
             spool.note((name, thread, start, end, turn, iteration, number, after - before, 0, 0, Kind.SAMPLE))
+
+
+@dataclass(slots=True)
+class _Place:
+    """Which iteration of this process a fetcher serves, and how many batches it has made."""
+
+    iteration: int
+    turn: int = 0
 
 
 @dataclass

@@ -76,7 +76,9 @@ class LoaderSettings:
         given.apply_defaults()
         arguments = given.arguments
         values = {key: value for key, value in self._settings[name].items() if key not in WHICH}
-        if "num_workers" in values and _is_iterable(arguments["dataset"]):
+        if values.get("num_workers", arguments["num_workers"]) != arguments["num_workers"] and _is_iterable(
+            arguments["dataset"]
+        ):
             self._agent.note_missing(
                 KEPT_WORKERS + name,
                 "it reads an iterable data set, which other workers would share out in another way",

@@ -16,6 +16,7 @@ _MOST_IN_ONE_PLACE = 64
 _ATTRIBUTES = (
     "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers", "batch_size", "drop_last",
 )  # fmt: skip
+_OF_WORKERS = ("num_workers", "prefetch_factor", "in_order", "persistent_workers")
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
@@ -72,10 +73,13 @@ class Loaders:
             "iterable": loader._dataset_kind == _ITERABLE,
             "sampler": type(sampler_of(loader._index_sampler)).__name__,
             "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
-            "start_method": getattr(loader.multiprocessing_context, "_name", None),
+            "start_method": _start_method(loader),
         }
         known = {key: value for key, value in facts.items() if type(value) in (int, bool, str)}
-        self.facts_of(self.name(loader)).update(known)
+        told = self.facts_of(self.name(loader))
+        if any(told.get(key, known.get(key)) != known.get(key) for key in _OF_WORKERS):
+            told["varied"] = True
+        told.update(known)
 
     def facts_of(self, name: str) -> dict[str, Any]:
         """What is told of a loader, to be added to."""
@@ -97,6 +101,14 @@ def sampler_of(index_sampler: Any) -> Any:
         index_sampler = index_sampler.sampler
         kind = type(index_sampler)
     return index_sampler
+
+
+def _start_method(loader: Any) -> str | None:
+    """How it starts its workers; looked up without deciding it for the program."""
+    multiprocessing = sys.modules["multiprocessing"]
+    own = getattr(loader.multiprocessing_context, "_name", None)
+    usual = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return own or usual
 
 
 def _mark_of(place: Place, turn: int) -> str:

@@ -11,6 +11,7 @@ from tracekit.record.wire import Kind
 
 from .access_order import AccessOrder, Epoch
 from .agent import Agent
+from .batch_bytes import bytes_of, bytes_of_any
 from .fetching import Fetching
 from .patching import Patches
 from .spool import threads
@@ -18,8 +19,8 @@ from .steps import BATCH
 from .tracebacks import worded_without_us
 
 _BATCH = int(Kind.BATCH)
-# A batch is searched this deep and this wide for the tensors that it is made of.
-_DEEPEST, _MOST_PARTS = 3, 64
+# One batch in so many is measured whatever it is made of; and their order is compared with the predicted one.
+_SELDOM = 64
 
 
 class Loading:
@@ -27,7 +28,7 @@ class Loading:
 
     1. `__init__` of loaders' iterators: which epoch it is, and one row per worker that was started; one more when they
        are stopped.
-    2. `_next_index` of the iterators: whether the order of the samples is the one that was predicted.
+    2. The iterators' own iterators over their samplers: whether the order of the samples is the one that was predicted.
     3. `__next__` of the iterators: one row per batch that the program got, and which worker made it.
     4. In the workers: `Fetching`.
     """
@@ -56,7 +57,6 @@ class Loading:
     def _hook_iterators(self, module: ModuleType) -> None:
         self._patches.replace(module._BaseDataLoaderIter, "__init__", self._named_iterator)
         self._patches.replace(module._BaseDataLoaderIter, "_reset", self._new_epoch)
-        self._patches.replace(module._BaseDataLoaderIter, "_next_index", self._checked_index)
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
         of_workers = module._MultiProcessingDataLoaderIter
         self._patches.replace(of_workers, "__init__", self._timed_start)
@@ -73,6 +73,7 @@ class Loading:
                     name, self._agent.spool.intern(name), self._next_epoch(name), loader.generator
                 )
                 self._agent.loaders.used(loader)
+                self._watch_order(iterator, loader)
             except Exception as error:
                 self._agent.fail("loading", error)
 
@@ -128,50 +129,34 @@ class Loading:
     def _new_epoch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             original(iterator, loader, first_iter)
-            if not first_iter and hasattr(iterator, "_tracekit"):
-                iterator._tracekit.begin(self._next_epoch(iterator._tracekit.loader))
+            try:
+                if hasattr(iterator, "_tracekit"):
+                    if not first_iter:
+                        iterator._tracekit.epoch = self._next_epoch(iterator._tracekit.loader)
+                    self._watch_order(iterator, loader)
+            except Exception as error:
+                self._agent.fail("loading", error)
 
         return _reset
 
-    def _checked_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def _next_index(iterator: Any) -> Any:
-            of: _Iteration | None = getattr(iterator, "_tracekit", None)
-            order = None if of is None else of.order or self._order_of(iterator)
-            try:
-                index = original(iterator)
-            except StopIteration:
-                self._note(order, None)
-                raise
-            except BaseException:
-                if order is not None:
-                    order.failed()
-                raise
-            self._note(order, index)
-            return index
+    def _watch_order(self, iterator: Any, loader: Any) -> None:
+        """Have what the sampler will give out noted, if it can be predicted."""
+        of: _Iteration = iterator._tracekit
+        if of.loader not in self._orders:
+            facts = self._agent.loaders.facts_of(of.loader)
+            self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open)
+        order = self._orders[of.loader]
+        ahead = (loader.num_workers or 0) * (loader.prefetch_factor or 0)
+        of.order = Epoch(order, iterator, of.generator, ahead) if order.can_be_known(iterator) else None
+        if of.order is not None:
+            makes_batches = type(iterator._index_sampler).__name__ == "BatchSampler"  # torch's, as it can be known
+            iterator._sampler_iter = of.order.watched(iterator._sampler_iter, makes_batches, self._spend)
 
-        return _next_index
-
-    def _order_of(self, iterator: Any) -> Epoch | None:
+    def _spend(self, act: Callable[..., None], *args: Any) -> None:
         try:
             began = clock()
-            of: _Iteration = iterator._tracekit
-            if of.loader not in self._orders:
-                facts = self._agent.loaders.facts_of(of.loader)
-                self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open)
-            of.order = self._orders[of.loader].begin(iterator, of.generator)
+            act(*args)
             self._agent.governor.spent_ns += clock() - began
-            return of.order
-        except Exception as error:
-            self._agent.fail("loading", error)
-            return None
-
-    def _note(self, order: Epoch | None, index: Any) -> None:
-        """What the sampler gave out, None at its end; compared with what was predicted when there is enough of it."""
-        try:
-            if order is not None and order.issued(index):
-                began = clock()
-                order.settle()
-                self._agent.governor.spent_ns += clock() - began
         except Exception as error:
             self._agent.fail("loading", error)
 
@@ -203,7 +188,12 @@ class Loading:
             try:
                 of: _Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                size = _bytes_of(batch) if not modes() else -1
+                size = bytes_of(batch) if not modes() else -1
+                if index % _SELDOM == 0:
+                    if of.order is not None:
+                        of.order.settle()
+                    if size < 0 and not modes():
+                        size = bytes_of_any(batch)
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
                 if spool.has_many_notes():
                     agent.write_noted()
@@ -218,8 +208,10 @@ class Loading:
         """The program has had all batches of an epoch."""
         try:
             self._agent.write_noted()
-            if iterator._tracekit.order is not None:
-                iterator._tracekit.order.is_complete = True
+            order: Epoch | None = iterator._tracekit.order
+            if order is not None:
+                order.is_complete = True
+                self._spend(order.settle)
         except Exception as error:
             self._agent.fail("loading", error)
 
@@ -234,41 +226,3 @@ class _Iteration:
     generator: Any  # the loader's own, if it has one
     worker: int = -1
     order: Epoch | None = None
-
-    def begin(self, epoch: int) -> None:
-        self.epoch, self.order = epoch, None
-
-
-def _bytes_of(batch: Any) -> int:
-    """The bytes of the tensors in a batch; -1 where it is not made of dense tensors, lists, tuples and dictionaries
-    alone."""
-    try:
-        return _counted_bytes(batch)
-    except RuntimeError:  # a sparse tensor does not say
-        return -1
-
-
-def _counted_bytes(batch: Any) -> int:
-    kind = type(batch)
-    if kind.__name__ == "Tensor" and kind.__module__ == "torch":
-        return int(batch.nbytes)
-    total, parts, level = 0, 0, [batch]
-    for _ in range(_DEEPEST):
-        deeper: list[Any] = []
-        for part in level:
-            kind = type(part)
-            if kind in (list, tuple):
-                deeper += part
-            elif kind is dict:
-                deeper += part.values()
-            elif kind.__module__ == "torch" and kind.__name__ == "Tensor":
-                total += part.nbytes
-            elif kind not in (int, float, bool, str, bytes, type(None)):
-                return -1
-        parts += len(deeper)
-        if not deeper:
-            return total
-        if parts > _MOST_PARTS:
-            return -1
-        level = deeper
-    return -1

@@ -17,6 +17,9 @@ SHARDED = Loader(num_workers=2, sampler="DistributedSampler", predictability="ep
 IN_A_ROW = Loader(num_workers=2, sampler="SequentialSampler", predictability="run", draws_from="nothing")
 SAME_LIST = Loader(num_workers=2, sampler="list", predictability="run", draws_from="nothing")
 CHANGED_LIST = Loader(num_workers=2, sampler="list", predictability="epoch", draws_from="nothing")
+ANY_ORDER = Loader(
+    num_workers=2, sampler="SequentialSampler", predictability="run", draws_from="nothing", in_order=False
+)
 UNSEEN = Loader(num_workers=2, sampler="RandomSampler")
 OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
 
@@ -35,6 +38,7 @@ OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
         (IN_A_ROW, (UNSEEN,), "augmentation", "identical", "order", "order"),
         (SAME_LIST, (), "augmentation", "identical", "augmentation", "augmentation"),
         (CHANGED_LIST, (), "order", "order", "order", "order"),  # the program shuffles it with who knows what
+        (ANY_ORDER, (), "order", "order", "order", "augmentation"),
         (UNSEEN, (), "order", "order", "order", "order"),
         (OWN_KIND, (), "order", "order", "order", "order"),
     ],

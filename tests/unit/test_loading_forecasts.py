@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from tracekit.advice.loading import promising
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
+from tracekit.models.loader_memory import left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loading import (
     MODEL_ERROR,
@@ -61,7 +63,8 @@ def costs(
         cpus=cpus,
         consumer_cpus=1.0,
         batch_bytes=batch_bytes,
-        worker_bytes=0,
+        largest_batch=batch_bytes,
+        worker_bytes=1,
         memory=memory,
         known=1.0,
     )
@@ -140,6 +143,35 @@ def test_what_does_not_fit_into_memory_is_left_out() -> None:
     found = costs(blocked=0.04, workers=4, prefetch=4, batch_bytes=1_000_000, memory=Memory(free=0))
     kept = [(each.settings.workers, each.settings.prefetch) for each in forecasts(found).grid]
     assert set(kept) == {(0, 2)} | {(workers, prefetch) for workers in (1, 2, 3, 4) for prefetch in (1, 2, 4)}
+
+
+def test_more_of_what_nobody_has_seen_is_left_out() -> None:
+    """GIVEN batches of unknown size, or workers, beside a limit THEN no more of them are taken to fit; without a limit
+    they are."""
+    for unknown in ({"largest_batch": None}, {"worker_bytes": 0}):
+        found = replace(costs(blocked=0.04, workers=2, memory=Memory(1 << 40, 1 << 40)), **unknown)
+        assert max(each.settings.workers for each in forecasts(found).grid) == 2 and what_is_not_known(found)
+    found = replace(costs(blocked=0.04, workers=2), largest_batch=None, worker_bytes=0)
+    assert max(each.settings.workers for each in forecasts(found).grid) == 16 and not what_is_not_known(found)
+
+
+def test_what_one_loader_is_to_have_another_cannot() -> None:
+    """GIVEN room for 20 batches THEN 2 workers with 4 in the place of 1 with 2 leave room for 14, of memory too."""
+    found = costs(workers=1, prefetch=2, batch_bytes=1000, memory=Memory(100_000, 20_000))
+    assert left_by(found, 2, 4) == Memory(100_000 - 6_000 - 1, 14_000)
+    assert left_by(found, 1, 2) == left_by(found, 0, 2) == found.memory
+    assert left_by(replace(found, memory=Memory()), 2, 4) == Memory()
+
+
+def test_workers_that_are_not_forked_may_take_as_long_as_the_program_did() -> None:
+    """GIVEN a run without workers whose program took 5 s until its first batch THEN the first batch of a worker that is
+    spawned may take as long to come."""
+    found = replace(costs(workers=0, blocked=0.04), began=5.0)
+    spawning = replace(found, settings=msgspec.structs.replace(found.settings, start_method="spawn"))
+    (forked,), (spawned,) = (
+        [each for each in forecasts(every, [2]).grid if each.settings.prefetch == 2] for every in (found, spawning)
+    )
+    assert (spawned.expected - forked.expected) * BATCHES == pytest.approx(5.0, rel=0.3)
 
 
 def test_a_probe_tells_how_storage_answers_more_readers() -> None:

@@ -179,6 +179,23 @@ def test_the_memory_left_is_that_below_the_tightest_limit(tree: Tree) -> None:
     assert free_memory(process, process / "mountinfo") == 50
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_that_were_read_leave_their_memory(tree: Tree, version: int) -> None:
+    """GIVEN a job that is at its limit because it has read files THEN what they hold can be had."""
+    limit, used, cached = (
+        ("memory.max", "memory.current", "inactive_file")
+        if version == 2
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    )
+    files = {
+        f"job/{limit}": "1000\n", f"job/{used}": "1000\n",
+        "job/memory.stat": f"anon 300\nactive_file 7\n{cached} 600\n",
+    }  # fmt: skip
+    mounts = V2 if version == 2 else "31 20 0:27 / {top} rw - cgroup cgroup rw,memory\n"
+    process = tree("0::/job\n" if version == 2 else "5:memory:/job\n", mounts, files)
+    assert free_memory(process, process / "mountinfo") == 600
+
+
 def test_the_memory_left_of_version_1(tree: Tree) -> None:
     """Used memory that is over the limit leaves none; version 1 says "no limit" by a very large one."""
     mounts = "31 20 0:27 / {top} rw - cgroup cgroup rw,memory\n"

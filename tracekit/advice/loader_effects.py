@@ -7,7 +7,8 @@ from tracekit.settings.catalogue import Effect, find
 
 # Samplers of torch whose order hangs on no random numbers of the program or the loader.
 _DRAW_NOTHING = ("SequentialSampler", "DistributedSampler", "range")
-# How far ahead an order is known, and where its random numbers come from (`tracekit.collectors.access_order`).
+# How far ahead an order is known (`tracekit.collectors.access_order`), and where its random numbers come from
+# (`tracekit.collectors.sampler_twins`).
 _FOR_THE_RUN, _FOR_THE_EPOCH = "run", "epoch"
 _PROGRAM, _GENERATOR, _NOTHING = "program", "generator", "nothing"
 
@@ -39,6 +40,8 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
 
 def _is_known(loader: Loader) -> bool:
     """Whether its order does not hang on how far ahead of the program it is."""
+    if loader.in_order is False:
+        return False
     if loader.predictability == _FOR_THE_RUN:
         return True
     return loader.predictability == _FOR_THE_EPOCH and (

@@ -1,7 +1,7 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Literal
 
@@ -13,8 +13,9 @@ from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_s
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
+from tracekit.models.loader_memory import left_by, what_is_not_known
 from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order, split
-from tracekit.run.manifest import Loader
+from tracekit.run.manifest import Loader, Memory
 from tracekit.run.reader import Run
 from tracekit.settings.inside import WHICH
 
@@ -43,9 +44,18 @@ def loader_settings(run: Run, report: Report) -> Advice:
     settings: list[Setting] = []
     whys: list[str] = []
     probed, why_none = _probes(run)
-    for costs in loader_costs(run, steps):
+    memory: Memory | None = None
+    for costs in sorted(loader_costs(run, steps), key=lambda each: -each.wait.sum()):
         if costs.known == 0:
+            whys.append(f"How the batches of {costs.loader} are made was not seen, so nothing is told of it.")
             continue
+        if costs.settings.varied:
+            whys.append(f"{costs.loader} was made with other settings in turn: record a run that keeps to some.")
+            continue
+        if costs.is_aside:
+            whys.append(f"A thread of its own reads {costs.loader}: for how long it waits tells nothing of the steps.")
+            continue
+        costs = replace(costs, memory=memory or costs.memory)
         window = steps.window(costs.process)
         loop = (window[1] - window[0]) / 1e9 if window else 0.0
         probe = probed.get(costs.loader)
@@ -57,6 +67,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
         made, why = _advise(run, report, costs, summary, loop)
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
+        memory = left_by(costs, *_recommended(made, summary))  # loaders may have their workers at the same time
+    report.loaders.sort(key=lambda each: each.loader)
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
     ]
@@ -215,9 +227,7 @@ def _further(
         return []
     share = _share_of_loop(costs, loop)
     name = f"loader.{costs.loader}."
-    values = {each.name: each.recommended for each in made if isinstance(each.recommended, int)}
-    workers = values.get(name + "num_workers", summary.num_workers)
-    prefetch = values.get(name + "prefetch_factor") or summary.prefetch_factor or 2
+    workers, prefetch = _recommended(made, summary)
     tried = (
         (
             "persistent_workers",
@@ -234,12 +244,20 @@ def _further(
     )
     found = []
     for setting, value, of_loader, why in tried:
-        saved = share * of_loader
-        if saved / (1 + MODEL_ERROR) > AS_GOOD:
-            gain = Gain(saved / (1 + MODEL_ERROR), saved, min(saved * (1 + MODEL_ERROR), 1.0))
+        # Two replays of the same batches miss what this one missed of the run, and not more than that of each other.
+        missed = share * summary.error * (1 - of_loader)
+        gain = Gain(share * of_loader - missed, share * of_loader, min(share * of_loader + missed, 1.0))
+        if gain.low > AS_GOOD:
             values_of_it = {name + setting: value}
             found += settings_of(summary, run.manifest.loaders, values_of_it, gain, "model", why, _apply(report))
     return found
+
+
+def _recommended(made: list[Setting], summary: LoaderSummary) -> tuple[int, int]:
+    """The workers that a loader is to have, and the batches ahead of each."""
+    values = {each.name.rpartition(".")[2]: each.recommended for each in made if isinstance(each.recommended, int)}
+    workers = values.get("num_workers", summary.num_workers)
+    return workers, values.get("prefetch_factor") or summary.prefetch_factor or 2
 
 
 def _share_of_loop(costs: LoaderCosts, loop: float) -> float:
@@ -361,4 +379,6 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
             " result, or use cheaper transforms."
         )
     now = in_words(summary.num_workers, summary.prefetch_factor)
+    if unknown := what_is_not_known(costs):
+        return f"{costs.loader}: more than {now} is not advised, as nobody has seen {unknown}."
     return f"{costs.loader}: {now} are as good as any; the program waits {summary.wait:.0%} of the time."

@@ -41,10 +41,12 @@ class LoaderCosts:
     (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch
     takes as long; `receive` is what a batch that is there takes to be taken: both without waiting for a CPU. `first`
     marks those that an epoch began with. `start` is what the program takes to start one worker, `boot` what a worker
-    takes then until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, a worker had
+    takes then until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, and at most
+    `largest_batch`, None where none was measured; a worker had
     `worker_bytes` at most (or has what the program had, whose copy it begins as), and `memory` was free beside the
     program.
-    `at_once`: epochs overlapped, several iterators of the loader were in use.
+    `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
+    start until it wanted its first batch. `is_aside`: another thread than that of the steps takes the batches.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
     share of the batches whose making was seen.
     """
@@ -69,10 +71,13 @@ class LoaderCosts:
     cpus: float
     consumer_cpus: float
     batch_bytes: int
+    largest_batch: int | None
     worker_bytes: int
     memory: Memory
     known: float
     at_once: bool = False
+    began: float = 0.0
+    is_aside: bool = False
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -93,9 +98,12 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     return [
-        _costs(run, increases, profiled, steps.main, str(loader), part.sort_values("asked_ns"), stops)
+        _costs(
+            run, increases, profiled, steps.main, steps.thread[steps.main], str(loader),
+            part.sort_values("asked_ns"), stops,
+        )
         for loader, part in batches.groupby("loader", sort=True)
-    ]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ def _costs(
     increases: Increases,
     profiled: pd.DataFrame,
     process: int,
+    thread: int,
     loader: str,
     batches: pd.DataFrame,
     stops: Sequence[Stop],
@@ -183,10 +192,13 @@ def _costs(
         cpus=cpus,
         consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
+        largest_batch=int(size.max()) if (size >= 0).any() else None,
         worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=_most_memory(run, process)),
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
+        began=_began(run, process, int(asked[0])),
+        is_aside=bool((batches["thread"] != thread).mean() > 0.5),
     )
 
 
@@ -284,6 +296,11 @@ def _stop(run: Run, process: int, loader: str, cpus: float) -> float:
         [cpus, process, loader],
     )
     return float(rows["each"].fillna(0.0).iloc[0]) / _NS
+
+
+def _began(run: Run, process: int, asked_ns: int) -> float:
+    rows = run.sql("SELECT start_ns FROM processes WHERE process = ?", [process])
+    return max(asked_ns - int(rows["start_ns"].iloc[0]), 0) / _NS if len(rows) else 0.0
 
 
 def _most_memory(run: Run, process: int) -> int:

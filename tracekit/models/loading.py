@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.analysis.probes import Probe
+from tracekit.models.loader_memory import fits
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 from tracekit.models.storage import Storage, storages
 
@@ -169,17 +170,6 @@ def worker_counts(cpus: int) -> list[int]:
     return counts if counts[-1] == 4 * cpus else [*counts, 4 * cpus]
 
 
-def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
-    """Whether so many workers and the batches that they have made fit into memory, and the batches into /dev/shm.
-
-    What the program has fits; so does what is not known."""
-    ahead = workers * prefetch * costs.batch_bytes
-    shared, free = costs.memory.shared, costs.memory.free
-    if workers <= costs.settings.num_workers and prefetch <= (costs.settings.prefetch_factor or 0):
-        return True
-    return (shared is None or ahead <= shared) and (free is None or workers * costs.worker_bytes + ahead <= free)
-
-
 def split(costs: LoaderCosts) -> Split | None:
     """What the program waited for, by what it would not have waited for: in the replay, one cost after the other is
     taken away. None where it did not wait.
@@ -213,10 +203,13 @@ def _settings_of(costs: LoaderCosts) -> LoaderSettings:
 
 
 def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float]:
+    """What starting a worker takes, and what it takes then: as seen, or as usual where it is forked. One that is not
+    forked imports what the program imports: at most it takes what the program took until it wanted a batch."""
     for known in (costs, probe.costs if probe else costs):
         if known.settings.num_workers:
             return known.start, known.boot
-    return START_S, BOOT_S
+    is_forked = costs.settings.start_method in ("", "fork")
+    return START_S, BOOT_S if is_forked else max(costs.began, BOOT_S)
 
 
 def _stops_s(costs: LoaderCosts, workers: int) -> float:

@@ -36,14 +36,16 @@ class Place:
         return min((free for free in map(self._free_of, self.upward) if free is not None), default=None)
 
     def _free_of(self, folder: Path) -> int | None:
-        names = ("memory.max", "memory.current")
+        names, cached = ("memory.max", "memory.current"), "inactive_file"
         if self.version == 1:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            names, cached = ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_inactive_file"
         try:
             limit, used = (int(_read(folder / name)) for name in names)
         except ValueError:  # "max", or no such file here
             return None
-        return max(limit - used, 0)
+        # What it has read of files and not used lately counts as used, and is given up when memory is wanted.
+        words = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+        return max(limit - used + (int(words[1]) if words else 0), 0)
 
     def _quota_of(self, folder: Path) -> float | None:
         if self.version == 2:

@@ -61,6 +61,7 @@ class Loader(msgspec.Struct):
     pin_memory: bool = False
     persistent_workers: bool = False
     made: int = 1  # how many loaders the program has made in this place
+    varied: bool = False  # not all of them with the same settings
     batch_size: int | None = None
     drop_last: bool = False
     iterable: bool = False
@@ -70,7 +71,7 @@ class Loader(msgspec.Struct):
     predictability: str = ""  # of the order of its samples: run | epoch | none; "" where nobody looked
     checked: int = 0  # indices that were compared with their prediction
     predicted: int = 0  # those that were as predicted
-    start_method: str = ""  # of its workers; "" for Python's default
+    start_method: str = ""  # of its workers, had it any; "" where that is not known
 
 
 class Overhead(msgspec.Struct):

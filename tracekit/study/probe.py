@@ -15,7 +15,8 @@ from tracekit.advice.loading import holds_for, in_words, promising
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
-from tracekit.models.loading import fits, worker_counts
+from tracekit.models.loader_memory import fits, needed
+from tracekit.models.loading import worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.manifest import Loader
@@ -87,7 +88,9 @@ class _Sitting:
         command fails."""
         command = shell_line(self._run.manifest.command)
         what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
-        if self._fit([{}, other]):
+        if self._run.manifest.gpus:
+            self._say("one after the other: what is stopped leaves its work to the GPU")
+        elif self._fit([{}, other]):
             self._say(f"{what} in all, as it is and with {_in_words(other)}, in turns; then both are ended")
             try:
                 self._let_run([{}, other], self._turn_s, self._patience_s)
@@ -106,12 +109,11 @@ class _Sitting:
         """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""
         ahead = processes = 0
         for loader, (workers, prefetch) in (cell for cells in conditions for cell in self._cells(cells).items()):
-            ahead += workers * prefetch * self._costs[loader].batch_bytes
-            processes += (1 + workers) * self._costs[loader].worker_bytes
-        memory = next(iter(self._costs.values())).memory
-        return (memory.shared is None or ahead <= memory.shared) and (
-            memory.free is None or processes + ahead <= memory.free
-        )
+            shared, memory = needed(self._costs[loader], workers, prefetch)
+            ahead += shared
+            processes += memory + self._costs[loader].worker_bytes
+        free = next(iter(self._costs.values())).memory
+        return (free.shared is None or ahead <= free.shared) and (free.free is None or processes <= free.free)
 
     def _cells(self, cells: Cells) -> Cells:
         own = {

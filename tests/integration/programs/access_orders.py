@@ -43,6 +43,14 @@ class Numbers(Dataset):
         return torch.tensor(index)
 
 
+class Emptied(Numbers):
+    """A data set that does with the list of indices what it likes."""
+
+    def __getitems__(self, indices):
+        indices.sort()
+        return [torch.tensor(indices.pop()) for _ in range(len(indices))]
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(5))
@@ -150,6 +158,31 @@ def batches_of_a_batch_sampler():
     epochs(DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(Numbers(), generator=seeded()), 8, True)))
 
 
+@case("run", 150)
+def lists_that_the_data_set_changes():
+    epochs(loader(Emptied(), shuffle=True, generator=seeded()))
+
+
+@case("run", 12)  # a tuple is taken for one index, as it may be
+def lists_and_tuples():
+    epochs(DataLoader(Numbers(), batch_sampler=[[0, 1], (2, 3), [4]]))
+
+
+@case("none", 0)
+def lists_of_the_program_that_the_data_set_changes():
+    epochs(DataLoader(Emptied(), batch_sampler=[[3, 1, 2], [5, 4]]), count=1)
+
+
+@case("run", 150)
+def one_by_one():
+    epochs(DataLoader(Numbers(), batch_size=None))
+
+
+@case("none", 0)
+def sharded_one_by_one():
+    epochs(DataLoader(Numbers(), sampler=DistributedSampler(Numbers(), num_replicas=3, rank=1), batch_size=None))
+
+
 @case("run", 60)
 def subset():
     epochs(loader(sampler=SubsetRandomSampler(range(0, 40, 2), generator=seeded())))
@@ -203,6 +236,17 @@ def draws_within_an_epoch():
     generator = seeded()
     for batch in loader(sampler=RandomSampler(Numbers(), True, 100, generator)):
         print(batch.tolist(), torch.rand((), generator=generator).item())
+
+
+@case("none", 36)
+def draws_within_an_epoch_left_early():
+    generator = seeded()
+    batches = loader(sampler=RandomSampler(Numbers(), True, 100, generator))
+    for epoch in range(EPOCHS):
+        for number, batch in enumerate(batches):
+            print(batch.tolist(), torch.rand((), generator=generator).item() if epoch == 0 else "")
+            if number == 20:
+                break
 
 
 @case("epoch", 150)

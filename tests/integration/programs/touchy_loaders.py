@@ -5,9 +5,11 @@ libraries that trace replace.
 """
 
 import builtins
+import gc
 import http.client
 import http.server
 import io
+import multiprocessing
 import os
 import pickle
 import tempfile
@@ -125,3 +127,9 @@ loader = DataLoader(Lies())
 print(len(loader), [batch.item() for batch in loader])  # torch warns, and names this line
 print([batch.item() for batch in DataLoader([1, 2], pin_memory=True)])  # torch may warn, and names itself
 print(len([*DataLoader([1, 2, 3], collate_fn=lambda rows: torch.eye(3).to_sparse())]))
+
+gc.disable()
+batches = iter(DataLoader(range(64), shuffle=True, num_workers=1))
+next(batches)
+del batches  # its workers go with it, not with the garbage collector
+print(len(multiprocessing.active_children()))

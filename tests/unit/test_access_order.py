@@ -1,0 +1,104 @@
+"""What a sampler gives out is noted on its way to the program, which gets the same as without."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from tracekit.collectors.access_order import AccessOrder, Epoch
+
+
+class Iterating:
+    """What is asked of a loader's iterator."""
+
+    _dataset_kind = 0
+
+    def __init__(self, sampler: Any) -> None:
+        self._index_sampler = sampler
+
+
+def spend(act: Callable[..., None], *args: Any) -> None:
+    act(*args)
+
+
+def of(sampler: Any, facts: dict[str, Any], spend: Callable[..., None] = spend) -> tuple[Epoch, Iterator[Any], object]:
+    """An epoch, what the program gets of it, and the iterator, which must live meanwhile."""
+    order, iterating = AccessOrder(facts, lambda: False), Iterating(sampler)
+    epoch = Epoch(order, iterating, None)
+    return epoch, epoch.watched(iter(sampler), type(sampler) is BatchSampler, spend), iterating
+
+
+@pytest.mark.parametrize(
+    ("sampler", "given"),
+    [
+        (BatchSampler(SequentialSampler(range(5)), 2, False), [[0, 1], [2, 3], [4]]),
+        (BatchSampler(SequentialSampler(range(0)), 2, False), []),
+        (SequentialSampler(range(3)), [0, 1, 2]),
+        ([[0, 1], (2, 3), "a"], [[0, 1], (2, 3), "a"]),
+    ],
+)
+def test_the_program_gets_what_the_sampler_gives(sampler: Any, given: list[Any]) -> None:
+    facts: dict[str, Any] = {}
+    epoch, got, _iterating = of(sampler, facts)
+    assert [*got] == given and next(got, "over") == "over"
+    epoch.settle()
+    assert facts["checked"] == facts["predicted"] and facts["predictability"] in ("run", "epoch")
+
+
+def test_threads_that_share_an_iterator_get_every_index_once() -> None:
+    """GIVEN a thread that asks while another is about to get the first index THEN both get theirs."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(act: Callable[..., None], *args: Any) -> None:
+        begun.set()
+        go_on.wait(10)
+        act(*args)
+
+    _epoch, got, _iterating = of(range(4), {}, slowly)
+    found: list[Any] = []
+    first = threading.Thread(target=lambda: found.append(next(got)))
+    second = threading.Thread(target=lambda: found.append(next(got)))
+    first.start()
+    assert begun.wait(10)
+    second.start()
+    go_on.set()
+    first.join()
+    second.join()
+    assert sorted([*found, *got]) == [0, 1, 2, 3]
+
+
+def test_a_program_that_goes_on_after_a_failure_gets_what_it_would_get() -> None:
+    """GIVEN a data set that cannot tell its length at first, or a signal that interrupts us THEN the program sees the
+    exception, no stand-in is left in its sampler, and what is left can be had."""
+
+    class Uncounted:
+        def __len__(self) -> int:
+            raise OSError("no answer")
+
+    inner = SequentialSampler(Uncounted())
+    sampler = BatchSampler(inner, 2, False)
+    facts: dict[str, Any] = {}
+    epoch, got, _iterating = of(sampler, facts)
+    with pytest.raises(OSError, match="no answer"):
+        next(got)
+    assert type(inner.data_source) is Uncounted and next(got, "over") == "over"
+    epoch.settle()
+
+    def interrupted(act: Callable[..., None], *args: Any) -> None:
+        raise KeyboardInterrupt
+
+    sampler = BatchSampler(SequentialSampler(range(3)), 2, False)
+    _epoch, got, _iterating = of(sampler, {}, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(got)
+    assert [*got] == [[0, 1], [2]]
+
+
+def test_another_iterator_in_the_place_of_ours_is_noticed() -> None:
+    """GIVEN a loader that resumes in the middle of an epoch, on an iterator of its own THEN nothing is claimed."""
+    facts: dict[str, Any] = {}
+    epoch, _got, _iterating = of(SequentialSampler(range(3)), facts)
+    epoch.settle()
+    assert facts["predictability"] == "none"
