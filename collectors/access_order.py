@@ -151,7 +151,13 @@ class Epoch:
     def is_of(self, iterator: Any) -> bool:
         return self._iterator() is iterator
 
-    def watched(self, indices: Iterator[Any], are_batches: bool, spend: Callable[..., None]) -> Iterator[Any]:
+    def goes_on_with(self, before: object, after: Iterator[Any]) -> None:
+        """Let the loader's iterator ask another one from now on, if it asks this one."""
+        iterator = self._iterator()
+        if iterator is not None and getattr(iterator, "_sampler_iter", None) is before:
+            iterator._sampler_iter = after
+
+    def watched(self, indices: Iterator[Any], are_batches: bool, spend: Callable[..., None]) -> "Watched":
         """What a sampler gives out, noted on its way to the program. `spend` calls a function at our own expense.
 
         But for the first one it is noted by the interpreter itself: a function of ours, once a batch, finds nothing in
@@ -159,7 +165,9 @@ class Epoch:
         """
         noted = filterfalse(self._issued.append, indices)  # `append` returns None
         rest: Iterator[Any] = map(list.copy, noted) if are_batches else noted
-        return chain(_First(self, indices, rest, spend), rest, iter(self._ended, None))
+        # Then None, and nothing more for the program. The copies are asked once more, too: some draw when they end.
+        end = filter(self._issued.append, [None])
+        return Watched(self, indices, chain(rest, end), spend)
 
     def begin(self, indices: Iterator[Any]) -> None:
         """The sampler is about to be asked for the first time."""
@@ -171,10 +179,6 @@ class Epoch:
         if self.length is not None and self.twin is not None:
             self._order.run_ahead(self, self.twin, self.length.taken_back())
         self.length = self.twin = None
-
-    def _ended(self) -> None:
-        """The sampler has no more. The copies are asked once more, too: some draw random numbers when they end."""
-        self._issued.append(None)
 
     def settle(self) -> None:
         """Compare what was given out since the last time; if somebody would see it, later, if that is not too late."""
@@ -215,32 +219,34 @@ class Epoch:
         self.length = self.twin = self.known = self.foreseen = None
 
 
-class _First:
-    """An iterator over the first index of an epoch: its order is predicted just before and after it is asked for."""
+class Watched:
+    """An iterator over the indices of an epoch. Their order is predicted just before and after the first one is asked
+    for; then the loader's iterator asks the rest itself."""
 
     def __init__(self, epoch: Epoch, indices: Iterator[Any], rest: Iterator[Any], spend: Callable[..., None]) -> None:
         self._epoch, self._indices, self._rest, self._spend = epoch, indices, rest, spend
-        self._is_due = True
-        self._lock = RLock()  # another thread that asks meanwhile gets the second one
+        self._first: list[Any] = []  # taken, and not given yet
+        self._has_begun = False
+        self._lock = RLock()  # for another thread that asks meanwhile
 
-    def __iter__(self) -> "_First":
+    def __iter__(self) -> "Watched":
         return self
 
     def __next__(self) -> Any:
         with self._lock:
-            if not self._is_due:
-                raise StopIteration
-            self._is_due = False
-            try:
-                self._spend(self._epoch.begin, self._indices)
-                first = [*islice(self._rest, 1)]
-                self._spend(self._epoch.began)
-            except BaseException:
-                self._epoch.failed()
-                raise
-        if not first:
-            raise StopIteration
-        return first[0]
+            if not self._has_begun:
+                self._has_begun = True
+                try:
+                    self._spend(self._epoch.begin, self._indices)
+                    self._first += islice(self._rest, 1)
+                    self._spend(self._epoch.began)
+                except BaseException:
+                    self._epoch.failed()
+                    raise
+                self._epoch.goes_on_with(self, self._rest)
+            if self._first:
+                return self._first.pop()
+        return next(self._rest)
 
 
 def _agreed(ahead: Iterator[Any], issued: list[Any]) -> int:

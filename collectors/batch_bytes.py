@@ -1,11 +1,12 @@
 """The size of a batch: the bytes of the tensors and arrays in it."""
 
+from itertools import islice
 from typing import Any
 
 # Batches of few tensors, lists, tuples and dictionaries are measured each: so deep, so many parts.
 _DEEPEST, _MOST_PARTS = 3, 64
-# Others now and then, and up to so many parts.
-_MOST_OF_ANY = 1024
+# Others now and then, up to so many parts; of so many in one, the first ones tell what they are.
+_MOST_OF_ANY, _MOST_LOOKED_AT = 1024, 4096
 _HOLD_NOTHING = (int, float, complex, bool, str, bytes, type(None), type, type(len), type(lambda: None))
 
 
@@ -20,9 +21,9 @@ def bytes_of(batch: Any) -> int:
 
 def bytes_of_any(batch: Any) -> int:
     """The bytes of the tensors and arrays in a batch of any kind, as far as it is made of Python's own containers and
-    of objects with attributes; -1 where none was found, or too many parts."""
+    of objects with attributes; -1 where too many parts were found, or only parts that do not show what they hold."""
     try:
-        return _found(batch) or -1
+        return _found(batch)
     except Exception:  # what the program has put there may be odd
         return -1
 
@@ -30,9 +31,9 @@ def bytes_of_any(batch: Any) -> int:
 def _found(batch: Any) -> int:
     import torch
 
-    total, met = 0, 0
+    total, met, is_hidden = 0, 0, False
     left, seen = [batch], {id(batch)}
-    with torch._C.DisableTorchFunctionSubclass():  # else a program's class of tensors would see that we look
+    with torch._C.DisableTorchFunction():  # else a mode, or a class of tensors, would see that we look
         while left and met <= _MOST_OF_ANY:
             part = left.pop()
             met += 1
@@ -40,24 +41,29 @@ def _found(batch: Any) -> int:
             if is_array or isinstance(part, torch.Tensor):
                 total += part.nbytes
                 continue
-            inside = {id(each): each for each in _parts(part)}
+            parts = _parts(part)
+            is_hidden |= parts is None
+            inside = {id(each): each for each in parts or ()}
             left += [each for key, each in inside.items() if key not in seen]
             seen |= inside.keys()
-    return 0 if left else total
+    return -1 if left or (is_hidden and not total) else total
 
 
-def _parts(part: Any) -> list[Any]:
+def _parts(part: Any) -> list[Any] | None:
+    """What is inside a part, but for numbers, strings and the like; None where that does not show."""
     if isinstance(part, _HOLD_NOTHING):
         return []
     if isinstance(part, (list, tuple)):
         kind: Any = list if isinstance(part, list) else tuple
-        return [*kind.__iter__(part)]
-    if isinstance(part, dict):
-        return [*dict.values(part)]
-    try:
-        return [*object.__getattribute__(part, "__dict__").values()]
-    except AttributeError:
-        return []
+        inside = kind.__iter__(part)
+    elif isinstance(part, dict):
+        inside = iter(dict.values(part))
+    else:
+        try:
+            inside = iter(object.__getattribute__(part, "__dict__").values())
+        except AttributeError:
+            return None
+    return [each for each in islice(inside, _MOST_LOOKED_AT) if not isinstance(each, _HOLD_NOTHING)]
 
 
 def _counted(batch: Any) -> int:

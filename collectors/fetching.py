@@ -72,6 +72,8 @@ class Fetching:
     def hook_fetchers(self, module: ModuleType) -> None:
         for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
             self._patches.replace(fetcher, "fetch", self._timed)
+        if _delayed() < 0:
+            self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
 
     def hook_worker(self, module: ModuleType) -> None:
         self._patches.replace(module, "_worker_loop", self._named_worker)
@@ -177,8 +179,6 @@ class Fetching:
         at_once = is_map and getattr(fetcher.dataset, "__getitems__", None)  # torch asks for it too
         one_by_one = fetcher.auto_collation and indices is not None and not at_once
         look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
-        if look.delayed < 0:
-            self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
         self._reading.begin()
         return look
 

@@ -192,7 +192,7 @@ class Loading:
                 if index % _SELDOM == 0:
                     if of.order is not None:
                         of.order.settle()
-                    if size < 0 and not modes():
+                    if size < 0:
                         size = bytes_of_any(batch)
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
                 if spool.has_many_notes():

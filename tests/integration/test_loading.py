@@ -263,3 +263,45 @@ def test_of_a_huge_batch_some_samples_are_timed(tmp_path: Path) -> None:
     assert (done.code, done.out) == (0, "50000 1249975000\n")
     assert 1000 <= len(done.run.table("samples")) < 10_000
     assert (done.run.table("fetches")["samples"] == 50_000).all()
+
+
+ODD_KINDS = """
+import queue, sys, threading, time, torch
+from torch.utils.data import DataLoader
+
+class Slow:
+    def __len__(self):
+        return 32
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.zeros(4)
+
+def batches(kind):
+    for workers in (0, 1) if kind == "varied" else (0, 0):
+        yield from DataLoader(Slow(), 4, num_workers=workers)
+
+def ahead(batches):
+    ready = queue.Queue(4)
+    threading.Thread(target=lambda: [ready.put(each) for each in [*batches, None]]).start()
+    return iter(ready.get, None)
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kind = sys.argv[1]
+    for batch in ahead(batches(kind)) if kind == "aside" else batches(kind):
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("kind", "why"), [("varied", "was made with other settings"), ("aside", "thread of its own")])
+def test_loaders_that_no_model_is_about_are_left_out_and_that_is_said(kind: str, why: str, tmp_path: Path) -> None:
+    """GIVEN a loader that is made anew with other workers, or one that another thread reads ahead THEN nothing is told
+    of its waiting, nor recommended for it."""
+    (tmp_path / "program.py").write_text(ODD_KINDS)
+    done = record([sys.executable, str(tmp_path / "program.py"), kind], tmp_path / "run")
+    assert done.code == 0 and done.run.manifest.loaders["loader"].varied == (kind == "varied"), done.err
+    found = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    assert why in found["advice"] and not found["loaders"]
+    assert not [each for each in found["settings"] if each["name"].startswith("loader.")]

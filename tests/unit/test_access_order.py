@@ -48,7 +48,7 @@ def test_the_program_gets_what_the_sampler_gives(sampler: Any, given: list[Any])
 
 
 def test_threads_that_share_an_iterator_get_every_index_once() -> None:
-    """GIVEN a thread that asks while another is about to get the first index THEN both get theirs."""
+    """GIVEN threads that ask while another is about to get the first index THEN all get theirs, to the end."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slowly(act: Callable[..., None], *args: Any) -> None:
@@ -56,17 +56,17 @@ def test_threads_that_share_an_iterator_get_every_index_once() -> None:
         go_on.wait(10)
         act(*args)
 
-    _epoch, got, _iterating = of(range(4), {}, slowly)
+    _epoch, got, _iterating = of(range(1000), {}, slowly)
     found: list[Any] = []
-    first = threading.Thread(target=lambda: found.append(next(got)))
-    second = threading.Thread(target=lambda: found.append(next(got)))
-    first.start()
+    threads = [threading.Thread(target=lambda: found.extend(got)) for _ in range(3)]
+    threads[0].start()
     assert begun.wait(10)
-    second.start()
+    for thread in threads[1:]:
+        thread.start()
     go_on.set()
-    first.join()
-    second.join()
-    assert sorted([*found, *got]) == [0, 1, 2, 3]
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [*range(1000)]
 
 
 def test_a_program_that_goes_on_after_a_failure_gets_what_it_would_get() -> None:
@@ -86,14 +86,18 @@ def test_a_program_that_goes_on_after_a_failure_gets_what_it_would_get() -> None
     assert type(inner.data_source) is Uncounted and next(got, "over") == "over"
     epoch.settle()
 
-    def interrupted(act: Callable[..., None], *args: Any) -> None:
-        raise KeyboardInterrupt
+    for interrupted_at in (0, 1):
+        calls = iter(range(2))
 
-    sampler = BatchSampler(SequentialSampler(range(3)), 2, False)
-    _epoch, got, _iterating = of(sampler, {}, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        next(got)
-    assert [*got] == [[0, 1], [2]]
+        def interrupted(act: Callable[..., None], *args: Any, at: int = interrupted_at, of: Any = calls) -> None:
+            if next(of) == at:
+                raise KeyboardInterrupt
+            act(*args)
+
+        _epoch, got, _iterating = of(BatchSampler(SequentialSampler(range(3)), 2, False), {}, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(got)
+        assert [*got] == [[0, 1], [2]]
 
 
 def test_another_iterator_in_the_place_of_ours_is_noticed() -> None:

@@ -10,7 +10,7 @@ from tracekit.advice.loading import promising
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
-from tracekit.models.loader_memory import left_by, what_is_not_known
+from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loading import (
     MODEL_ERROR,
@@ -156,11 +156,16 @@ def test_more_of_what_nobody_has_seen_is_left_out() -> None:
 
 
 def test_what_one_loader_is_to_have_another_cannot() -> None:
-    """GIVEN room for 20 batches THEN 2 workers with 4 in the place of 1 with 2 leave room for 14, of memory too."""
-    found = costs(workers=1, prefetch=2, batch_bytes=1000, memory=Memory(100_000, 20_000))
-    assert left_by(found, 2, 4) == Memory(100_000 - 6_000 - 1, 14_000)
-    assert left_by(found, 1, 2) == left_by(found, 0, 2) == found.memory
-    assert left_by(replace(found, memory=Memory()), 2, 4) == Memory()
+    """GIVEN room for 20 batches THEN 2 workers with 4 ahead of each, and one that the program has, leave room for 11,
+    of memory for two workers less; two of these loaders for 2; a third has not even room for its own."""
+    found = costs(workers=2, prefetch=4, batch_bytes=1000, memory=Memory(100_000, 20_000))
+    assert left_by([(found, 2, 4)], found.memory) == Memory(100_000 - 9_000 - 2, 11_000)
+    left = left_by([(found, 2, 4)] * 2, found.memory)
+    assert left == Memory(100_000 - 18_000 - 4, 2_000)
+    third = replace(found, memory=left)
+    assert fits(third, 2, 4) and not has_room(third, 2, 4) and has_room(third, 1, 1)
+    assert left_by([(found, 0, 4)], found.memory) == found.memory
+    assert left_by([(found, 2, 4)], Memory()) == Memory()
 
 
 def test_workers_that_are_not_forked_may_take_as_long_as_the_program_did() -> None:

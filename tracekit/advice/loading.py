@@ -13,9 +13,9 @@ from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_s
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loader_memory import left_by, what_is_not_known
+from tracekit.models.loader_memory import has_room, left_by, what_is_not_known
 from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order, split
-from tracekit.run.manifest import Loader, Memory
+from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.inside import WHICH
 
@@ -44,8 +44,9 @@ def loader_settings(run: Run, report: Report) -> Advice:
     settings: list[Setting] = []
     whys: list[str] = []
     probed, why_none = _probes(run)
-    memory: Memory | None = None
-    for costs in sorted(loader_costs(run, steps), key=lambda each: -each.wait.sum()):
+    found = sorted(loader_costs(run, steps), key=lambda each: -each.wait.sum())
+    cells = {each.loader: (each.settings.num_workers, each.settings.prefetch_factor or 0) for each in found}
+    for costs in found:
         if costs.known == 0:
             whys.append(f"How the batches of {costs.loader} are made was not seen, so nothing is told of it.")
             continue
@@ -55,7 +56,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
         if costs.is_aside:
             whys.append(f"A thread of its own reads {costs.loader}: for how long it waits tells nothing of the steps.")
             continue
-        costs = replace(costs, memory=memory or costs.memory)
+        others = [(each, *cells[each.loader]) for each in found if each.loader != costs.loader]
+        costs = replace(costs, memory=left_by(others, costs.memory))  # all may have their workers at the same time
         window = steps.window(costs.process)
         loop = (window[1] - window[0]) / 1e9 if window else 0.0
         probe = probed.get(costs.loader)
@@ -67,7 +69,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         made, why = _advise(run, report, costs, summary, loop)
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
-        memory = left_by(costs, *_recommended(made, summary))  # loaders may have their workers at the same time
+        cells[costs.loader] = _recommended(made, summary)
     report.loaders.sort(key=lambda each: each.loader)
     report.findings += [
         _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
@@ -244,6 +246,8 @@ def _further(
     )
     found = []
     for setting, value, of_loader, why in tried:
+        if setting == "persistent_workers" and not has_room(costs, workers, prefetch):
+            continue  # those of other loaders would live at the same time
         # Two replays of the same batches miss what this one missed of the run, and not more than that of each other.
         missed = share * summary.error * (1 - of_loader)
         gain = Gain(share * of_loader - missed, share * of_loader, min(share * of_loader + missed, 1.0))

@@ -46,7 +46,7 @@ class LoaderCosts:
     `worker_bytes` at most (or has what the program had, whose copy it begins as), and `memory` was free beside the
     program.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
-    start until it wanted its first batch. `is_aside`: another thread than that of the steps takes the batches.
+    start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
     share of the batches whose making was seen.
     """
@@ -97,9 +97,10 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     increases = Increases(run, ["process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns"])
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
+    began = _began(run, steps.main, int(batches["asked_ns"].min()))
     return [
         _costs(
-            run, increases, profiled, steps.main, steps.thread[steps.main], str(loader),
+            run, increases, profiled, steps.main, steps.thread[steps.main], began, str(loader),
             part.sort_values("asked_ns"), stops,
         )
         for loader, part in batches.groupby("loader", sort=True)
@@ -130,6 +131,7 @@ def _costs(
     profiled: pd.DataFrame,
     process: int,
     thread: int,
+    began: float,
     loader: str,
     batches: pd.DataFrame,
     stops: Sequence[Stop],
@@ -193,11 +195,11 @@ def _costs(
         consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         largest_batch=int(size.max()) if (size >= 0).any() else None,
-        worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=_most_memory(run, process)),
+        worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=0) or _most_memory(run, process),
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
-        began=_began(run, process, int(asked[0])),
+        began=began,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
     )
 

@@ -1,5 +1,7 @@
 """Memory: whether a loader's workers, and the batches that they have made, fit into what is free."""
 
+from collections.abc import Iterable
+
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.run.manifest import Memory
 
@@ -11,17 +13,20 @@ def needed(costs: LoaderCosts, workers: int, prefetch: int) -> tuple[int, int]:
     return shared, shared + workers * costs.worker_bytes
 
 
-def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
-    """Whether so many workers and their batches fit into memory, and the batches into /dev/shm.
-
-    What the program has fits. More of what is not known does not; into what is not limited all fits."""
-    if workers <= costs.settings.num_workers and prefetch <= (costs.settings.prefetch_factor or 0):
-        return True
-    shared, free = costs.memory.shared, costs.memory.free
+def has_room(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
+    """Whether so many workers and their batches fit into memory, and the batches into /dev/shm, as far as there is a
+    limit. More of what nobody has seen does not."""
     if workers and what_is_not_known(costs):
         return False
+    shared, free = costs.memory.shared, costs.memory.free
     ahead, memory = needed(costs, workers, prefetch)
     return (shared is None or ahead <= shared) and (free is None or memory <= free)
+
+
+def fits(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
+    """The same; what the program has fits."""
+    is_there = workers <= costs.settings.num_workers and prefetch <= (costs.settings.prefetch_factor or 0)
+    return is_there or has_room(costs, workers, prefetch)
 
 
 def what_is_not_known(costs: LoaderCosts) -> str:
@@ -33,12 +38,12 @@ def what_is_not_known(costs: LoaderCosts) -> str:
     return ""
 
 
-def left_by(costs: LoaderCosts, workers: int, prefetch: int) -> Memory:
-    """What the loader leaves for others of what is free when it has so many workers in the place of its own."""
-    now = needed(costs, costs.settings.num_workers, costs.settings.prefetch_factor or 0)
-    then = needed(costs, workers, prefetch)
-    shared, free = (max(after - before, 0) for before, after in zip(now, then, strict=True))
-    memory = costs.memory
+def left_by(others: Iterable[tuple[LoaderCosts, int, int]], memory: Memory) -> Memory:
+    """What other loaders leave of what was free when they have so many workers and batches ahead, all at once."""
+    shared = free = 0
+    for costs, workers, prefetch in others:
+        ahead, every = needed(costs, workers, prefetch)
+        shared, free = shared + ahead, free + every
     return Memory(
         None if memory.free is None else max(memory.free - free, 0),
         None if memory.shared is None else max(memory.shared - shared, 0),

@@ -81,7 +81,7 @@ def _conclude(
 ) -> Advice:
     """The fastest of what was tried, where it was faster than nothing set."""
     if loader is None:
-        return Advice([], "No setting is recommended: the program has no DataLoader.")
+        return Advice([], "No setting is recommended: no DataLoader was seen of which anything can be told.")
     best = next((each for each in comparisons[:-1] if each.verdict == "faster"), None)
     if best is None:
         return Advice([], "No setting is recommended: nothing was certainly faster.")

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.advice import analyze
@@ -19,7 +20,7 @@ from tracekit.models.loader_memory import fits, needed
 from tracekit.models.loading import worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
-from tracekit.run.manifest import Loader
+from tracekit.run.manifest import Loader, Memory
 from tracekit.run.probes import Probed, clear_probe, save_sitting
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Value
@@ -47,10 +48,12 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     steps = find_steps(run)
     costs = {each.loader: each for each in loader_costs(run, steps)}
     counts = worker_counts(thread_budget(describe_cpu()))
+    # Half of the memory for each of two, as all of them may have their workers at the same time.
+    shares = {loader: _share(each, len(costs)) for loader, each in costs.items()}
     most = {
         loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
-        for loader, each in costs.items()
-        if not each.settings.iterable
+        for loader, each in shares.items()
+        if not (each.settings.iterable or each.settings.varied or each.is_aside)
     }
     most = {loader: cell for loader, cell in most.items() if cell[0]}
     if not most:
@@ -72,6 +75,11 @@ def _promising(run: Run, probed: Cells) -> Cells:
     return found
 
 
+def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
+    free, shared = (None if each is None else each // loaders for each in (costs.memory.free, costs.memory.shared))
+    return replace(costs, memory=Memory(free, shared))
+
+
 class _Sitting:
     """The program as it is and with other settings, at the same time."""
 
@@ -89,7 +97,7 @@ class _Sitting:
         command = shell_line(self._run.manifest.command)
         what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
         if self._run.manifest.gpus:
-            self._say("one after the other: what is stopped leaves its work to the GPU")
+            self._say("not side by side: what is stopped leaves its work to the GPU")
         elif self._fit([{}, other]):
             self._say(f"{what} in all, as it is and with {_in_words(other)}, in turns; then both are ended")
             try:
@@ -99,6 +107,8 @@ class _Sitting:
                 self._say(f"side by side {error}")
         else:
             self._say("two of it and their workers may not fit into memory side by side")
+        if not self._fit([other]):
+            raise StudyError(f"{command} with {_in_words(other)} may not fit into memory")
         self._say(f"{what} with {_in_words(other)}; then it is ended")
         try:
             self._let_run([other], _LASTS_S, self._patience_s)
