@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -182,20 +183,26 @@ def consume(workload: Workload, unit: int) -> None:
         compute(workload.consume_ms, unit)
 
 
-def variant(workload: Workload, name: str) -> Workload:
-    """The workload with instant storage (`cached`), or with instant samples (`synthetic`)."""
-    if not name:
-        return workload
-    cached = replace(workload, size=lambda index: 0)
-    return cached if name == "cached" else replace(cached, instant=True)
+def variant(workload: Workload, names: list[str]) -> Workload:
+    """The workload with instant storage (`cached`), with instant samples (`synthetic`), with workers that persist, or
+    with batches taken as they get ready (`unordered`)."""
+    changes: dict[str, dict[str, Any]] = {
+        "cached": {"size": whole(same(0))},
+        "synthetic": {"size": whole(same(0)), "instant": True},
+        "persistent": {"persistent": True},
+        "unordered": {"in_order": False},
+    }
+    for name in names:
+        workload = replace(workload, **changes[name])
+    return workload
 
 
 def one_round(workload: Workload, cells: list[str], unit: int, store: str) -> dict[str, tuple[float, float]]:
     """What `run` has found of each cell."""
     found = {}
     for cell in random.sample(cells, len(cells)):
-        workers, prefetch, name = (cell + ":").split(":")[:3]
-        found[cell] = run(variant(workload, name), int(workers), int(prefetch), unit, store)
+        workers, prefetch, *names = cell.split(":")
+        found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)
     return found
 
 

@@ -14,7 +14,10 @@ with what these three tell, which is `unsure` by so much (95 %). `recording` is 
 process that is recorded, in pairs of fresh processes without a break: one that waits for its turn earns what recording
 may cost with waiting, and spends it when it runs. `stolen` is the share of the CPU time that went to other virtual
 machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
-Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
+
+Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
+`samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,
+and got. Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
 """
 
 import argparse
@@ -40,6 +43,8 @@ Times = NDArray[np.float64]
 
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
+SAMPLE = [sys.executable, str(HERE.parent / "samples" / "image_loading.py")]
+SAMPLE_LATENCY, SAMPLE_BANDWIDTH, SAMPLE_BUDGET = 0.005, 20e6, "150s"
 STORE = [sys.executable, str(HERE.parent / "tests" / "slow_storage.py")]
 GRID = {"0:0", *(f"{workers}:{prefetch}" for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8))}
 # A range that is no wider than the error of the model, or little, is a value.
@@ -68,7 +73,7 @@ def bytes_per_ms() -> int:
 
 
 @contextmanager
-def store(workload: Workload) -> Iterator[str]:
+def store_of(workload: Workload) -> Iterator[str]:
     """The URL of emulated storage with the workload's files."""
     samples = range(workload.batch * workload.batches)
     if not workload.size(0):
@@ -77,13 +82,20 @@ def store(workload: Workload) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         for index in samples:
             (Path(folder) / str(index)).write_bytes(bytes(workload.size(index)))
-        words = [*STORE, folder, "--latency", str(workload.latency), "--bandwidth", str(workload.bandwidth)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            try:
-                yield server.stdout.readline().strip()
-            finally:
-                server.terminate()
+        with store(folder, workload.latency, workload.bandwidth) as url:
+            yield url
+
+
+@contextmanager
+def store(folder: str, latency: float, bandwidth: float) -> Iterator[str]:
+    """The URL of emulated storage with the files of a folder."""
+    words = [*STORE, folder, "--latency", str(latency), "--bandwidth", str(bandwidth)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
 
 
 @dataclass(frozen=True)
@@ -93,15 +105,18 @@ class Told:
     loader: dict[str, Any]
     grid: dict[str, dict[str, float]]
     chosen: str
+    gain: dict[str, float]  # of the workers and batches ahead, and of what else is recommended, each by itself
 
     @classmethod
     def by(cls, report: dict[str, Any], workload: Workload) -> "Told":
         loader = max(report["loaders"], key=lambda each: each["batches"])
         own = f"loader.{loader['loader']}."
-        advised = {each["name"]: each["recommended"] for each in report["settings"]}
-        workers = advised.get(own + "num_workers", workload.workers)
+        advised = {each["name"].removeprefix(own): each for each in report["settings"] if each["name"].startswith(own)}
+        values = {name: each["recommended"] for name, each in advised.items()}
         grid = {_cell(each["num_workers"], each["prefetch_factor"]): each for each in loader["forecasts"]}
-        return cls(loader, grid, _cell(workers, advised.get(own + "prefetch_factor", workload.prefetch)))
+        chosen = _cell(values.get("num_workers", workload.workers), values.get("prefetch_factor", workload.prefetch))
+        chosen += ":persistent" * ("persistent_workers" in values) + ":unordered" * ("in_order" in values)
+        return cls(loader, grid, chosen, {name: each["gain"]["expected"] for name, each in advised.items()})
 
     @property
     def ranges(self) -> list[str]:
@@ -137,6 +152,7 @@ class Told:
         ours = rounds[self.chosen][:, 0]
         return {
             "recommended": self.chosen,
+            "gains": self.gain,
             "of_the_best": float(np.median(rounds[best][:, 0] / ours)),
             "of_the_current": float(np.median(rounds[now][:, 0] / ours)),
         }
@@ -158,7 +174,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     """What was predicted and recommended for a workload, by one run and by a probe too, and what is true."""
     workload = WORKLOADS[name]
     now = _cell(workload.workers, workload.prefetch)
-    with store(workload) as url, tempfile.TemporaryDirectory() as folder:
+    with store_of(workload) as url, tempfile.TemporaryDirectory() as folder:
         run = f"{folder}/run"
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
         words, three = sorted(GRID | {now}), [now, f"{now}:cached", f"{now}:synthetic"]
@@ -183,6 +199,31 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         "split_errors": split_errors(told.loader["split"], [waits[word] for word in three]),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
+    }
+
+
+def sample() -> dict[str, Any]:
+    """How many times as fast the sample was told to get, by one run and by a probe too, and what was verified."""
+    with tempfile.TemporaryDirectory() as folder:
+        images, run = f"{folder}/images", f"{folder}/run"
+        _output([*SAMPLE, "--folder", images, "--epochs", "0"])
+        with store(images, SAMPLE_LATENCY, SAMPLE_BANDWIDTH) as url:
+            program = [*SAMPLE, "--folder", images, "--store", url]
+            _output([*TRACEKIT, "record", "-q", "-o", run, "--", *program])
+            told = [_json([*TRACEKIT, "analyze", *flags, "--json", run]) for flags in ([], ["--probe"])]
+            budget = ["--budget", SAMPLE_BUDGET, "--json", "-o", f"{folder}/verified"]
+            study = _json([*TRACEKIT, "verify", *budget, run, "--", *program])
+    one_run, probed = (
+        next((1 / (1 - each["gain"]["expected"]) for each in report["settings"]), 1.0) for report in told
+    )
+    verified = study["comparisons"][0]
+    return {
+        "one_run": one_run,
+        "probed": probed,
+        "verified": 1 / (1 - verified["gain"]["expected"]),
+        "verified_interval": [1 / (1 - verified["gain"][end]) for end in ("low", "high")],
+        "verdict": verified["verdict"],
+        "settings": {each["name"]: each["recommended"] for each in told[1]["settings"]},
     }
 
 
@@ -303,6 +344,8 @@ def main() -> None:
     total["stolen_most"] = max(each["stolen"] for each in found)
     total["measured_again"] = {each["name"]: each["tries"] for each in found if each["tries"] > 1}
     total["recording_median"] = float(np.median([each["recording"] for each in found]))
+    if not options.only:
+        total["sample"] = sample()
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 

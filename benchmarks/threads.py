@@ -39,13 +39,12 @@ from _thread_models import MODELS
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import settings_entries
-from tracekit.analysis.exploration import condition_times
 from tracekit.analysis.report_schema import Report
-from tracekit.analysis.steps import find_steps
 from tracekit.record.machine import counts_here
 from tracekit.run.reader import Run
-from tracekit.settings.exploration import fixed, switchback
+from tracekit.settings.exploration import fixed
 from tracekit.study.recording import Recording
+from tracekit.study.switchback import times_of, words_of
 from tracekit.study.threads import control
 from tracekit.study.turns import take_turns
 
@@ -60,16 +59,6 @@ MOST_TRIES, MOST_MINUTES = 3, 2
 # looked for. It was 29 points where a neighbour came for a quarter.
 STEADY = 0.06
 RESAMPLES = 1000
-# Records a command under a switchback, which no command line offers: conditions are read from the first argument.
-RECORDER = """
-import json, sys
-from pathlib import Path
-from tracekit.record.supervisor import Options, record
-explore, output, *command = sys.argv[1:]
-outcome = record(Options(command, Path(output), condition="switchback", explore=json.loads(explore), profile="off",
-                         overhead=1.0, collectors=["steps", "layers", "counters"]))
-sys.exit(outcome.exit_code)
-"""
 
 
 def explored(name: str, seconds: float, folder: Path) -> Recording:
@@ -81,8 +70,7 @@ def explored(name: str, seconds: float, folder: Path) -> Recording:
 def under(conditions: list[dict[str, Any]], name: str, seconds: float, run: Path) -> Recording:
     """One process that runs under these conditions in turn."""
     command = [*PROGRAM, name, "--seconds", str(seconds)]
-    words = [sys.executable, "-c", RECORDER, json.dumps(switchback(conditions)), str(run), *command]
-    return Recording("switchback", words, run, run.with_suffix(".out"))
+    return Recording("switchback", words_of(conditions, run, command), run, run.with_suffix(".out"))
 
 
 def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, Twins, int]:
@@ -155,12 +143,6 @@ def random_plans(report: Report, counts: list[int]) -> list[dict[str, Any]]:
                 settings[f"{table}.{layer.layer}"] = draw.choice(counts)
         plans.append({"name": f"random {number}", "settings": settings})
     return plans
-
-
-def times_of(run: Run) -> dict[str, np.ndarray]:
-    """The step times of each condition, ns, by round."""
-    table = condition_times(run, find_steps(run)).pivot(index="round", columns="name", values="step_ns").dropna()
-    return {str(column): table[column].to_numpy() for column in table}
 
 
 def judge(name: str, seconds: float) -> dict[str, Any]:

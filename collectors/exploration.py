@@ -184,11 +184,12 @@ class Exploration:
         steps = self._agent.collectors.get("steps")
         self._backward = steps.backward if isinstance(steps, Steps) else None
         own = self._counts.common
-        if all((counts.common or own) != own for _, counts in self._conditions):
+        if self._in_detail and all((counts.common or own) != own for _, counts in self._conditions):
             self._conditions.append((f"threads.intra_op={own}", Counts(own)))
             self._grid += 1
         self._running = list(range(len(self._conditions)))
-        self._own = next(at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
+        alike = (at for at, (_, counts) in enumerate(self._conditions) if (counts.common or own) == own)
+        self._own = next(alike, self._own)  # a switchback need not have it, and drops none
         self._write(f"current {own}", 0)
         if self._programs_count is not None:
             self._write(f"set {self._programs_count}", 0)

@@ -6,7 +6,7 @@ import dash_mantine_components as dmc
 import plotly.graph_objects as go
 from dash.development.base_component import Component
 
-from tracekit.advice.loading import NOTABLE
+from tracekit.advice.loader_findings import NOTABLE, memory_of
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.report_schema import LoaderSummary, Report
 from tracekit.analysis.samples import slowest_files, slowest_samples
@@ -123,6 +123,8 @@ def _in_words(loader: LoaderSummary) -> str:
     ]
     if loader.order >= NOTABLE:
         sentences.append(f"{loader.order:.0%} of the waiting would go if batches were delivered in any order.")
+    if loader.num_workers and loader.worker_bytes:
+        sentences.append(f"{text.one_line(memory_of(loader).title, 300)}.")
     if loader.predictability in _ORDER:
         sentences.append(f"As far as was seen, {_ORDER[loader.predictability]}.")
     if not loader.probed:

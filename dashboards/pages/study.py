@@ -75,7 +75,7 @@ def comparison_row(each: Comparison) -> dict[str, Cell]:
     """A comparison as a row; the interval is left out where there is none."""
     bounded = each.pairs >= _FEWEST_PAIRS
     return {
-        "a": text.one_line(each.a),
+        "a": text.one_line(each.a) + (", in one process" if each.in_one_process else ""),
         "b": text.one_line(each.b),
         "verdict": each.verdict,
         "expected": each.gain.expected if each.pairs else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from recording import plain, record, tracekit
+from recording import TRACEKIT, plain, record, tracekit
 
 from tracekit.advice.loader_effects import effect_of
 from tracekit.run.manifest import Loader
@@ -145,6 +145,44 @@ def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Pa
     record([sys.executable, str(tmp_path / "program.py")], tmp_path / "other")
     refused = tracekit("analyze", "--probe", str(tmp_path / "other"))
     assert refused.returncode == 2 and "nothing to probe" in refused.stderr and not (tmp_path / "other/probe").exists()
+
+
+BURSTS = """
+import time
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for number in range(get_worker_info().id, 1600, 2):
+            if number // 2 % 40 == 0:  # before every tenth batch of a worker
+                time.sleep(0.06)
+            yield number
+
+numbers = []
+for batch in DataLoader(Stream(), 4, num_workers=2):
+    numbers += batch.tolist()
+    time.sleep(0.005)
+print(numbers)
+"""
+
+
+@pytest.mark.alone
+def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_it_has(tmp_path: Path) -> None:
+    """GIVEN workers that pause for 60 ms, all at once, after what lasts the program 100 ms WHEN they are four batches
+    ahead, which last it 20 ms, THEN more batches ahead are recommended, not other workers, and the order stays."""
+    program = tmp_path / "program.py"
+    program.write_text(BURSTS)
+    done = record([sys.executable, str(program)], tmp_path / "run")
+    assert done.code == 0, done.err
+    report = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    (setting,) = report["settings"]
+    assert setting["name"] == "loader.loader.prefetch_factor" and setting["recommended"] >= 4, setting
+    assert setting["gain"]["low"] <= 40 / 140 <= setting["gain"]["high"], setting
+    assert "their number stays" in setting["why"]
+    (memory,) = (each for each in report["findings"] if each["id"] == "loading.memory")
+    assert memory["evidence"]["worker_bytes"] > 1 << 20 and memory["evidence"]["ahead_bytes"] == 5 * 4 * 8
+    applied = plain([*TRACEKIT, "apply", str(tmp_path / "run"), "--", sys.executable, str(program)])
+    assert applied.returncode == 0 and applied.stdout == done.out, applied.stderr
 
 
 ALONE = """

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from recording import PROGRAMS, TRACEKIT, TWO_THREADS, plain, run, tracekit
 
 from tracekit.run.reader import open_run
+from tracekit.settings.exploration import fixed
+from tracekit.study.switchback import compare_within, words_of
 
 PLANTED = [sys.executable, str(PROGRAMS / "planted_threads.py")]
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -321,9 +324,29 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
     assert gain["low"] <= 1 / 6.5 <= gain["high"] or gain["expected"] == pytest.approx(1 / 6.5, abs=0.05)
     # On a machine that is busy with others the floor may hide the gain; it is never called a loss.
     assert compared["fixed:2", "dynamic"]["verdict"] in ("faster", "undecided")
-    assert compared["fixed:2", "dynamic-null"]["verdict"] != "faster"
+    in_runs, in_one_process = (
+        next(
+            each
+            for each in study["comparisons"]
+            if (each["a"], each["b"], each["in_one_process"]) == ("fixed:2", "dynamic-null", within)
+        )
+        for within in (False, True)
+    )
+    assert in_runs["verdict"] != "faster"
+    assert in_one_process["verdict"] in ("same", "undecided") and abs(in_one_process["gain"]["expected"]) < 0.03
     assert (tmp_path / "study" / "settings.toml").exists()
     assert json.loads(tracekit("analyze", "--json", str(tmp_path / "study")).stdout) == study
+
+
+def test_blocks_of_one_process_tell_conditions_apart(tmp_path: Path) -> None:
+    """GIVEN 8 ms with one thread and 6.5 with two WHEN one process has them in turn THEN that is the gain found."""
+    conditions = [fixed(1), fixed(2)]
+    assert subprocess.run(words_of(conditions, tmp_path / "run", [*PLANTED, "300"])).returncode == 0
+    one, two = (condition["name"] for condition in conditions)
+    found = compare_within(one, two, [open_run(tmp_path / "run")])
+    assert found.verdict == "faster" and found.pairs > 5 and found.in_one_process
+    assert found.gain.expected == pytest.approx(1 - 6.5 / 8, abs=0.05)
+    assert compare_within(one, "another", [open_run(tmp_path / "run")]).verdict == "undecided"
 
 
 def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from operator import attrgetter
 from typing import Literal
 
 from tracekit.advice.loader_effects import effect_of
+from tracekit.advice.loader_findings import memory_of, predictability, uneven_samples, why_it_waits
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
-from tracekit.analysis.report_schema import Advice, Finding, Gain, LoaderForecast, LoaderSummary, Report, Setting
-from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_samples
+from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, LoaderSummary, Report, Setting
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loader_memory import has_room, left_by, what_is_not_known
+from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
 from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order, split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
@@ -23,12 +23,8 @@ from tracekit.settings.inside import WHICH
 AS_GOOD = 0.01
 # Where the CPUs are busy for this share of the time, no number of workers finds more of them.
 _FULL = 0.9
-# A share of the wait that is worth a word.
-NOTABLE = 0.1
-# Samples are uneven where this share of them takes a notable share of the time; so many are named.
-_FEW, _NAMED = 0.01, 5
 _MS = 1e3
-_NS_PER_MS = 1e6
+_SHARED_OUT = "reads an iterable data set, which other workers would share out differently"
 
 Time = Callable[[LoaderForecast], float]
 
@@ -37,8 +33,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
     """Recommend workers, batches ahead and persistence for each loader; say why the program waits for it.
 
     The smallest setting is recommended that is within 1 % of the one that loses least whichever storage it is, where
-    even the least that is predicted for it is a gain. Fills `report.loaders` and adds the findings `loading.split`,
-    `loading.predictability` and `loading.samples`.
+    even the least that is predicted for it is a gain. Fills `report.loaders`, adds the findings of `loader_findings`.
     """
     steps = find_steps(run)
     settings: list[Setting] = []
@@ -65,18 +60,20 @@ def loader_settings(run: Run, report: Report) -> Advice:
         summary = _summary(costs, predicted, loop, probe)
         report.loaders.append(summary)
         if summary.split:
-            report.findings.append(_finding(summary))
+            report.findings.append(why_it_waits(summary))
+        if summary.num_workers and summary.worker_bytes:
+            report.findings.append(memory_of(summary))
         made, why = _advise(run, report, costs, summary, loop)
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
         cells[costs.loader] = _recommended(made, summary)
     report.loaders.sort(key=lambda each: each.loader)
     report.findings += [
-        _predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
+        predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
     ]
     if why_none:
         whys.append(f"The probe was left out: {why_none}; {_how_to_probe(report)} makes another.")
-    if uneven := _uneven(run):
+    if uneven := uneven_samples(run):
         report.findings.append(uneven)
     return Advice(settings, " ".join(whys), holds_for(run.manifest.loaders, [each.name for each in settings]))
 
@@ -115,6 +112,10 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         known=costs.known,
         error=predicted.error,
         predictability=costs.settings.predictability,
+        worker_bytes=costs.worker_bytes,
+        ahead_bytes=needed(costs, costs.settings.num_workers, costs.settings.prefetch_factor or 0)[0]
+        if costs.largest_batch is not None
+        else None,
         forecasts=[
             LoaderForecast(
                 each.settings.workers,
@@ -129,68 +130,13 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
     )
 
 
-def _finding(summary: LoaderSummary) -> Finding:
-    first = max(summary.split, key=lambda name: summary.split[name])
-    title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
-    if summary.order >= NOTABLE:
-        title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
-    evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
-    evidence |= summary.split
-    return Finding("loading.split", title, evidence)
-
-
-def _predictability(name: str, loader: Loader) -> Finding:
-    ahead = {"run": "when the run begins", "epoch": "when an epoch begins"}
-    known = f"is known {ahead[loader.predictability]}" if loader.predictability in ahead else "is not known beforehand"
-    title = f"the order in which {name} takes samples {known}"
-    if loader.checked:
-        title += f": {loader.predicted} of {loader.checked} indices were predicted"
-    evidence = {"loader": name, "class": loader.predictability, "checked": loader.checked}
-    return Finding("loading.predictability", title, {**evidence, "predicted": loader.predicted})
-
-
-def _uneven(run: Run) -> Finding | None:
-    """That few samples take much of the time of all, and which samples and files take longest. None where they are
-    about alike."""
-    looked_at, share = share_of_slowest(run, _FEW)
-    if share < NOTABLE:
-        return None
-    samples = slowest_samples(run, _NAMED)
-    files = slowest_files(run, _NAMED)
-    title = f"the slowest {_FEW:.0%} of {looked_at} samples take {share:.0%} of their time"
-    if len(samples):
-        slowest = samples.iloc[0]
-        title += f", first of them sample {slowest['index']} ({slowest['wall_ns'] / _NS_PER_MS:.3g} ms)"
-    evidence = {
-        "looked_at": looked_at,
-        "share": share,
-        "samples": {
-            str(index): ns / _NS_PER_MS for index, ns in zip(samples["index"], samples["wall_ns"], strict=True)
-        },
-        "files": {str(path): ns / _NS_PER_MS for path, ns in zip(files["path"], files["wall_ns"], strict=True)},
-    }
-    return Finding("loading.samples", title, evidence)
-
-
-_WORDS = {
-    "storage": "storage",
-    "cpu": "the computing that samples take",
-    "transfer": "batches on their way from the workers",
-    "consumer": "taking batches that are there",
-    "startup": "workers to start and to end",
-}
-
-
 def _advise(
     run: Run, report: Report, costs: LoaderCosts, summary: LoaderSummary, loop: float
 ) -> tuple[list[Setting], str]:
     """The settings of one loader, and why there are these or none."""
     name = costs.loader
-    if costs.settings.iterable:
-        return (
-            [],
-            f"{name} reads an iterable data set: other workers would share it out differently, so none is advised.",
-        )
+    if costs.settings.iterable and not summary.num_workers:
+        return [], f"{name} {_SHARED_OUT}, so none is advised."
     chosen = promising(summary)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
         return [], _why_nothing_helps(costs, summary)
@@ -202,13 +148,15 @@ def _advise(
     what = in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
         now = in_words(summary.num_workers, summary.prefetch_factor)
-        knows = _how_to_study(report) if summary.probed else _how_to_probe(report)
+        knows = _how_to_study(report) if summary.probed or costs.settings.iterable else _how_to_probe(report)
         return [], (
             f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell; {knows} does."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
-    if _hangs_on_the_unseen(summary):
+    if costs.settings.iterable:
+        why += f"; it {_SHARED_OUT}, so their number stays"
+    elif _hangs_on_the_unseen(summary):
         why += (
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
             f" storage and CPUs serve more: {_how_to_probe(report)} tells"

@@ -188,7 +188,8 @@ class LoaderSummary(msgspec.Struct):
     waiting, which is part of these. `readers` batches were being made at once, at most, in the run or in a probe
     (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by how much the
     prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its samples was
-    known (`run`, `epoch`, `none`; "" where that was not looked at).
+    known (`run`, `epoch`, `none`; "" where that was not looked at). A worker takes `worker_bytes` of memory (0: not
+    seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known).
     """
 
     process: int
@@ -212,6 +213,8 @@ class LoaderSummary(msgspec.Struct):
     sampler: str = ""
     persistent_workers: bool = False
     in_order: bool = True
+    worker_bytes: int = 0
+    ahead_bytes: int | None = None
 
 
 class Report(msgspec.Struct):

@@ -62,17 +62,21 @@ class Rounds:
                 raise
             self.stopped = f"a run failed after {done} rounds ({error})"
 
-    def save(self, study: str, entries: list[Entry], why: str, **found: Any) -> Study:
-        """Leave in the study's folder what came out, what was compared, and the settings to go on with."""
+    def save(
+        self, study: str, entries: list[Entry], why: str, within: Sequence[Comparison] = (), **found: Any
+    ) -> Study:
+        """Leave in the study's folder what came out, what was compared, here and `within` a process, and the settings
+        to go on with."""
         folder = self._runs.folder
         write_settings(folder / "settings.toml", entries, why)
+        *pairs, floor_pair = self.comparisons()
         result = Study(
             schema=STUDY_VERSION,
             study=study,
             path=str(folder),
             command=self._runs.command,
             conditions=self.summaries(),
-            comparisons=self.comparisons(),
+            comparisons=[*pairs, *within, floor_pair],
             floor=self.floor(),
             level=self._level,
             stopped=self.stopped,

@@ -20,6 +20,7 @@ from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import is_refusal
 from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
+from tracekit.study.switchback import words_of
 from tracekit.study.turns import Turns, alone, patience, take_turns
 
 _NS_TO_MS = 1e-6
@@ -86,6 +87,17 @@ class StudyRuns:
         steps = find_steps(run)
         self._learn(run, steps.of(steps.main)["duration_ns"].to_numpy())
         return run
+
+    def in_one_process(self, conditions: Sequence[Condition]) -> Run:
+        """Record the command once, under these conditions in turn. Raises StudyError when it fails."""
+        stem = self._stem("in-one-process")
+        path = self.folder / "runs" / stem
+        each = [{"name": condition.name, "settings": condition.settings} for condition in conditions]
+        launch = Recording("switchback", words_of(each, path, self.command), path, self.folder / "output" / stem)
+        began = time.monotonic()
+        ended = alone(launch)
+        self.seconds.append(time.monotonic() - began)
+        return launch.opened(ended.process.returncode)
 
     def try_alone(self, condition: Condition) -> None:
         """Run the command once, if no run has told yet how long it and a step take: it counts for nothing else.
@@ -192,8 +204,7 @@ class StudyRuns:
         self.say(self.how())
 
     def _launch(self, name: str, flags: list[str], settings: dict[str, Any] | None = None) -> Recording:
-        self._number += 1
-        stem = f"{self._number:03d}-{_file_name(name)}"
+        stem = self._stem(name)
         path = self.folder / "runs" / stem
         words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", name, *flags]
         if settings:
@@ -202,6 +213,11 @@ class StudyRuns:
             write_settings(file, entries, f"The condition {name} of a study.")
             words += ["--settings", str(file)]
         return Recording(name, [*words, "--", *self.command], path, self.folder / "output" / stem)
+
+    def _stem(self, name: str) -> str:
+        """What the files of the next run are called."""
+        self._number += 1
+        return f"{self._number:03d}-{_file_name(name)}"
 
 
 def _loop_began(run: Run, steps: pd.DataFrame, process: int | None) -> int:

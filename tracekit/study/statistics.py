@@ -44,6 +44,7 @@ class Comparison(msgspec.Struct):
     pairs: int
     margin: float  # the smallest gain that matters
     why: str = ""  # what an undecided comparison lacks
+    in_one_process: bool = False  # pairs are blocks of steps of one process, not runs
 
 
 class ConditionSummary(msgspec.Struct):

@@ -1,0 +1,75 @@
+"""What is found of loaders: for what the program waits, how far ahead their order is known, what memory they take, and
+which samples take long."""
+
+from tracekit.analysis.report_schema import Finding, LoaderSummary
+from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_samples
+from tracekit.run.manifest import Loader
+from tracekit.run.reader import Run
+
+# A share of the wait that is worth a word.
+NOTABLE = 0.1
+# Samples are uneven where this share of them takes a notable share of the time; so many are named.
+_FEW, _NAMED = 0.01, 5
+_NS_PER_MS = 1e6
+_WORDS = {
+    "storage": "storage",
+    "cpu": "the computing that samples take",
+    "transfer": "batches on their way from the workers",
+    "consumer": "taking batches that are there",
+    "startup": "workers to start and to end",
+}
+
+
+def why_it_waits(summary: LoaderSummary) -> Finding:
+    """`loading.split`: the share of the time, and what for."""
+    first = max(summary.split, key=lambda name: summary.split[name])
+    title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
+    if summary.order >= NOTABLE:
+        title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
+    evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
+    evidence |= summary.split
+    return Finding("loading.split", title, evidence)
+
+
+def memory_of(summary: LoaderSummary) -> Finding:
+    """`loading.memory`: of each worker, and of the batches that wait to be taken."""
+    each = summary.worker_bytes / (1 << 20)
+    title = f"{summary.loader} has {summary.num_workers} worker{'s' * (summary.num_workers > 1)}, of {each:,.0f} MiB"
+    if summary.ahead_bytes is not None:
+        title += f", and up to {summary.ahead_bytes / (1 << 20):,.1f} MiB of batches in shared memory"
+    evidence = {"loader": summary.loader, "worker_bytes": summary.worker_bytes, "ahead_bytes": summary.ahead_bytes}
+    return Finding("loading.memory", title, evidence)
+
+
+def predictability(name: str, loader: Loader) -> Finding:
+    """`loading.predictability`: how far ahead the order is known."""
+    ahead = {"run": "when the run begins", "epoch": "when an epoch begins"}
+    known = f"is known {ahead[loader.predictability]}" if loader.predictability in ahead else "is not known beforehand"
+    title = f"the order in which {name} takes samples {known}"
+    if loader.checked:
+        title += f": {loader.predicted} of {loader.checked} indices were predicted"
+    evidence = {"loader": name, "class": loader.predictability, "checked": loader.checked}
+    return Finding("loading.predictability", title, {**evidence, "predicted": loader.predicted})
+
+
+def uneven_samples(run: Run) -> Finding | None:
+    """`loading.samples`: that few samples take much of the time of all, and which samples and files take longest. None
+    where they are about alike."""
+    looked_at, share = share_of_slowest(run, _FEW)
+    if share < NOTABLE:
+        return None
+    samples = slowest_samples(run, _NAMED)
+    files = slowest_files(run, _NAMED)
+    title = f"the slowest {_FEW:.0%} of {looked_at} samples take {share:.0%} of their time"
+    if len(samples):
+        slowest = samples.iloc[0]
+        title += f", first of them sample {slowest['index']} ({slowest['wall_ns'] / _NS_PER_MS:.3g} ms)"
+    evidence = {
+        "looked_at": looked_at,
+        "share": share,
+        "samples": {
+            str(index): ns / _NS_PER_MS for index, ns in zip(samples["index"], samples["wall_ns"], strict=True)
+        },
+        "files": {str(path): ns / _NS_PER_MS for path, ns in zip(files["path"], files["wall_ns"], strict=True)},
+    }
+    return Finding("loading.samples", title, evidence)
