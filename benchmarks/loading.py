@@ -212,9 +212,12 @@ def sample() -> dict[str, Any]:
             _output([*TRACEKIT, "record", "-q", "-o", run, "--", *program])
             told = [_json([*TRACEKIT, "analyze", *flags, "--json", run]) for flags in ([], ["--probe"])]
             budget = ["--budget", SAMPLE_BUDGET, "--json", "-o", f"{folder}/verified"]
+            if not any(each["name"].startswith("loader.") for each in told[1]["settings"]):
+                return {"nothing_recommended": told[1]["advice"]}
             study = _json([*TRACEKIT, "verify", *budget, run, "--", *program])
     one_run, probed = (
-        next((1 / (1 - each["gain"]["expected"]) for each in report["settings"]), 1.0) for report in told
+        next((1 / (1 - each["gain"]["expected"]) for each in report["settings"] if "num_workers" in each["name"]), 1.0)
+        for report in told
     )
     verified = study["comparisons"][0]
     return {

@@ -44,7 +44,7 @@ from tracekit.record.machine import counts_here
 from tracekit.run.reader import Run
 from tracekit.settings.exploration import fixed
 from tracekit.study.recording import Recording
-from tracekit.study.switchback import times_of, words_of
+from tracekit.study.switchback import in_turn, times_of
 from tracekit.study.threads import control
 from tracekit.study.turns import take_turns
 
@@ -70,7 +70,7 @@ def explored(name: str, seconds: float, folder: Path) -> Recording:
 def under(conditions: list[dict[str, Any]], name: str, seconds: float, run: Path) -> Recording:
     """One process that runs under these conditions in turn."""
     command = [*PROGRAM, name, "--seconds", str(seconds)]
-    return Recording("switchback", words_of(conditions, run, command), run, run.with_suffix(".out"))
+    return in_turn(conditions, run, run.with_suffix(".out"), command)
 
 
 def recommendation(name: str, seconds: float, folder: Path) -> tuple[Report, Twins, int]:

@@ -13,12 +13,16 @@ from itertools import chain, filterfalse, islice
 from threading import RLock
 from typing import Any
 
-from .sampler_twins import NOTHING, Length, Twin, are_of_torch
+from .sampler_twins import NOTHING, Length, Twin, are_of_torch, decides_at_once
 
 # How far ahead the order is known: when the run begins, when an epoch begins, or not.
 RUN, EPOCH, NONE = "run", "epoch", "none"
 # So many batches wait to be compared at most, besides those that are asked for ahead.
 _MOST_WAITING = 2048
+# Of a sampler that decides on all of its order at once so many batches of an epoch are compared; and in short steps, in
+# which each costs some microseconds, only the first ones once so many epochs were: the copies tell them apart from any
+# other order as well.
+_MOST_COMPARED, _FIRST_COMPARED, _WHOLE_EPOCHS = 10_000, 8, 3
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 
@@ -28,12 +32,14 @@ class AccessOrder:
     Two copies of the sampler run ahead. One is made when an epoch begins: what it gets right was known then. The other
     one was made when the first epoch began and goes on by itself: what it gets right was known for the whole run.
 
-    `window_is_open` tells whether the profiler that runs is a window of ours.
+    `window_is_open` tells whether the profiler that runs is a window of ours, `is_short` whether the program's steps
+    are so short that comparing counts.
     """
 
-    def __init__(self, facts: dict[str, Any], window_is_open: Callable[[], bool]) -> None:
+    def __init__(self, facts: dict[str, Any], window_is_open: Callable[[], bool], is_short: Callable[[], bool]) -> None:
         self._facts = facts
         self._window_is_open = window_is_open
+        self._is_short = is_short
         self._twin: Twin | None = None  # the one that goes on; None once it was wrong
         self._epochs = 0
         self._last: Epoch | None = None
@@ -43,6 +49,12 @@ class AccessOrder:
         if iterator._dataset_kind == _ITERABLE or not are_of_torch(iterator._index_sampler):
             self.is_not_known()
         return self._facts.get("predictability") != NONE
+
+    def most_compared(self, index_sampler: Any) -> int | None:
+        """How many batches of an epoch that is to begin are compared; None for all."""
+        if not decides_at_once(index_sampler):
+            return None
+        return _FIRST_COMPARED if self._epochs >= _WHOLE_EPOCHS and self._is_short() else _MOST_COMPARED
 
     def begin(self, epoch: "Epoch", iterator: Any, indices: Iterator[Any], generator: Any) -> None:
         """The epoch's iterator is about to ask for the first of the indices. `generator`: the loader's own, if any."""
@@ -80,6 +92,7 @@ class AccessOrder:
         last = self._last
         if last is None or not (last.is_complete or foreseen.draws_from == NOTHING):
             return False
+        deque(last.foreseen or (), maxlen=0)  # some draw when they end
         if not last.is_of(iterator):
             foreseen.draw_base_seed(generator)
         return foreseen.set_epoch_like(now)
@@ -157,14 +170,19 @@ class Epoch:
         if iterator is not None and getattr(iterator, "_sampler_iter", None) is before:
             iterator._sampler_iter = after
 
-    def watched(self, indices: Iterator[Any], are_batches: bool, spend: Callable[..., None]) -> "Watched":
-        """What a sampler gives out, noted on its way to the program. `spend` calls a function at our own expense.
+    def watched(
+        self, indices: Iterator[Any], are_batches: bool, most: int | None, spend: Callable[..., None]
+    ) -> "Watched":
+        """What a sampler gives out, noted on its way to the program: of an epoch so many batches at `most`. `spend`
+        calls a function at our own expense.
 
         But for the first one it is noted by the interpreter itself: a function of ours, once a batch, finds nothing in
         the caches. Of the lists that torch makes for batches the program gets copies, to do with as it likes.
         """
         noted = filterfalse(self._issued.append, indices)  # `append` returns None
         rest: Iterator[Any] = map(list.copy, noted) if are_batches else noted
+        if most is not None:
+            return Watched(self, indices, chain(islice(rest, most), indices), spend)
         # Then None, and nothing more for the program. The copies are asked once more, too: some draw when they end.
         end = filter(self._issued.append, [None])
         return Watched(self, indices, chain(rest, end), spend)

@@ -63,6 +63,7 @@ class Agent:
         self._missing: dict[str, str] = {}
         self._status_written = 0
         self.step_source_rank = 99
+        self._write_at = self._act_at = 0  # steps
         self.on_step: list[Callable[[], None]] = []
         self.tally: Callable[[int, int, int, int], None] | None = None  # layer, direction, depth, ns of a detailed call
         self.window_is_open: Callable[[], bool] = lambda: False  # a profiler window of ours, on this thread
@@ -137,19 +138,30 @@ class Agent:
         if rank < self.step_source_rank:
             self.step_source_rank = rank
             self.governor.count_from_here()
+            self._write_at = self._act_at = 0
             return
-        if self.governor.steps % self.governor.steps_per_write == 0:
+        governor = self.governor
+        governor.steps += 1
+        if governor.steps >= self._act_at or self.on_step:
+            self._end_step(governor)
+
+    def _end_step(self, governor: Governor) -> None:
+        """What is not to be done at the end of every short step, each of which would find it in no cache."""
+        if governor.steps > self._write_at:
             self.write_noted()
-        if self.governor.step_ended():
+            self._write_at = governor.steps + governor.steps_per_write - 1
+        if governor.steps >= governor.settle_at:
+            governor.settle()
             began = clock()
             for settle in self.on_settling:
                 settle()
             self.safe_point_due = bool(self.at_safe_point)
-            self.governor.spent_ns += clock() - began
-            if clock() - self._status_written > _STATUS_INTERVAL_NS or self.governor.steps == STEPS_OF_A_LOOP:
+            governor.spent_ns += clock() - began
+            if clock() - self._status_written > _STATUS_INTERVAL_NS or governor.steps == STEPS_OF_A_LOOP:
                 self.write_status()
         for act in self.on_step:
             act()
+        self._act_at = min(self._write_at + 1, governor.settle_at)
 
     def safe_point(self) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.
@@ -251,6 +263,7 @@ class Agent:
             self.governor = Governor(self.governor.budget, self.governor.note_ns)
             self._facts = {}
             self.step_source_rank = 99
+            self._write_at = self._act_at = 0
             self.safe_point_due = bool(self.at_safe_point)
             for act in self.after_fork:
                 act()

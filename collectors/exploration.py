@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tracekit.record.wire import BACKWARD, FORWARD, MOST_SHAPES, Kind
+from tracekit.settings.inside import ENDED_EXPLORATION
 
 from .backward import Backward
 from .counted_calls import Inside, key_of, shape_of
@@ -302,7 +303,7 @@ class Exploration:
     def _stop(self, what: str, why: str) -> None:
         self.off()
         self._counts.withdraw()
-        self._agent.note_missing(f"the exploration of thread counts: {what}", why)
+        self._agent.note_missing(f"{ENDED_EXPLORATION}: {what}", why)
 
     def _programs_own(self, count: int) -> None:
         """The program sets its count: before the loop that is the count to compare with, later it is left alone."""

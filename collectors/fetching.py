@@ -1,14 +1,16 @@
 """Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from itertools import islice, pairwise
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from tracekit.record.wire import Kind
@@ -69,14 +71,10 @@ class Fetching:
         agent.before_fork.append(self._count_fork)
         agent.after_fork.append(self._start_anew)
 
-    def hook_fetchers(self, module: ModuleType) -> None:
-        for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-            self._patches.replace(fetcher, "fetch", self._timed)
-        if _delayed() < 0:
-            self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
-
     def hook_worker(self, module: ModuleType) -> None:
         self._patches.replace(module, "_worker_loop", self._named_worker)
+        if _delayed() < 0:
+            self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
 
     def off(self) -> None:
         self._reading.off()
@@ -90,7 +88,7 @@ class Fetching:
         self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
         self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1)
-        self._next = 0  # when one of them allows something again
+        self.next = 0  # when one of them allows something again
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
         known = signature(original)
@@ -98,72 +96,97 @@ class Fetching:
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
             try:
                 self._agent.describe(worker=known.bind(*args, **kwargs).arguments["worker_id"])
+                fetch = sys.modules["torch.utils.data._utils.fetch"]
+                for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+                    self._patches.replace(fetcher, "fetch", self._each_seen)
             except Exception as error:
                 self._agent.fail("loading", error)
             return original(*args, **kwargs)
 
         return _worker_loop
 
-    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        agent, note, busy = self._agent, self._agent.spool.note, self._busy
-
+    def _each_seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            ident = get_ident()
-            if ident in busy:  # a loader inside a data set: what it fetches is part of a sample
-                return original(fetcher, possibly_batched_index)
-            busy.add(ident)
-            try:
-                entered = clock()
-                if entered >= self._next:
-                    return timed(fetcher, possibly_batched_index, entered)
-                batch = original(fetcher, possibly_batched_index)
-                try:
-                    self._place(fetcher).turn += 1
-                except Exception as error:
-                    agent.fail("loading", error)
-                return batch
-            finally:
-                busy.discard(ident)
-
-        def timed(fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
-            look = None
-            if entered >= self._looks.next:
-                try:
-                    look = self._look_at(fetcher, possibly_batched_index)
-                except Exception as error:
-                    agent.fail("loading", error)
-            indices = possibly_batched_index if look is None or look.samples is None else look.samples
-            cpu = cpu_clock()
-            start = clock()
-            try:
-                batch = original(fetcher, indices)
-            finally:
-                end = clock()
-                cpu = cpu_clock() - cpu
-                if look is not None:
-                    self._look_away(look)
-                    cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
-            try:
-                place = self._place(fetcher)
-                iteration, turn = place.iteration, place.turn
-                place.turn += 1
-                if look is not None and look.samples is not None:
-                    self._note(look.samples, iteration, turn)
-                size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
-                delayed = -1 if look is None else look.delayed
-                note((self._name, threads.current().tid, start, end, turn, iteration, cpu, delayed, size, 0, _FETCH))
-                if end - self._written_ns > _NOTED_FOR_NS or look is not None:
-                    self._written_ns = end
-                    agent.spool.write_noted()
-                spent = start - entered + clock() - end
-                agent.governor.spent_ns += spent
-                (self._rows if look is None else self._looks).spend(spent)
-                self._next = min(self._rows.next, self._looks.next)
-            except Exception as error:
-                agent.fail("loading", error)
-            return batch
+            return self._seen(original, fetcher, possibly_batched_index)
 
         return fetch
+
+    def next_seen(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        """The next batch of an iterator that makes it itself. To be called when `next` has come: a hook that is always
+        there finds nothing in the caches, so there is one for the batches that are recorded. Not of an iterator inside
+        a data set, which another one's batch is made of."""
+        if get_ident() in self._busy or _calls_itself(sys._getframe(1)):
+            return original(iterator)
+        try:
+            fetcher = iterator._dataset_fetcher
+            self._place(fetcher).turn = iterator._num_yielded
+            fetcher.fetch = partial(self._seen, type(fetcher).fetch, fetcher)
+        except Exception as error:
+            self._agent.fail("loading", error)
+            return original(iterator)
+        try:
+            return original(iterator)
+        finally:
+            vars(fetcher).pop("fetch", None)
+
+    def _seen(self, original: Callable[..., Any], fetcher: Any, possibly_batched_index: Any) -> Any:
+        ident = get_ident()
+        if ident in self._busy:  # a loader inside a data set: what it fetches is part of a sample
+            return original(fetcher, possibly_batched_index)
+        self._busy.add(ident)
+        try:
+            entered = clock()
+            if entered >= self.next:
+                return self._timed(original, fetcher, possibly_batched_index, entered)
+            batch = original(fetcher, possibly_batched_index)
+            try:
+                self._place(fetcher).turn += 1
+            except Exception as error:
+                self._agent.fail("loading", error)
+            return batch
+        finally:
+            self._busy.discard(ident)
+
+    def _timed(self, original: Callable[..., Any], fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
+        agent = self._agent
+        look = None
+        if entered >= self._looks.next:
+            try:
+                look = self._look_at(fetcher, possibly_batched_index)
+            except Exception as error:
+                agent.fail("loading", error)
+        indices = possibly_batched_index if look is None or look.samples is None else look.samples
+        cpu = cpu_clock()
+        start = clock()
+        try:
+            batch = original(fetcher, indices)
+        finally:
+            end = clock()
+            cpu = cpu_clock() - cpu
+            if look is not None:
+                self._look_away(look)
+                cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
+        try:
+            place = self._place(fetcher)
+            iteration, turn = place.iteration, place.turn
+            place.turn += 1
+            if look is not None and look.samples is not None:
+                self._note(look.samples, iteration, turn)
+            size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
+            delayed = -1 if look is None else look.delayed
+            agent.spool.note(
+                (self._name, threads.current().tid, start, end, turn, iteration, cpu, delayed, size, 0, _FETCH)
+            )
+            if end - self._written_ns > _NOTED_FOR_NS or look is not None:
+                self._written_ns = end
+                agent.spool.write_noted()
+            spent = start - entered + clock() - end
+            agent.governor.spent_ns += spent
+            (self._rows if look is None else self._looks).spend(spent)
+            self.next = min(self._rows.next, self._looks.next)
+        except Exception as error:
+            agent.fail("loading", error)
+        return batch
 
     def _place(self, fetcher: Any) -> "_Place":
         try:
@@ -243,6 +266,14 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self._indices)
+
+
+def _calls_itself(frame: FrameType) -> bool:
+    """Whether what runs in this frame has been called, over others maybe, by the same code."""
+    code, caller = frame.f_code, frame.f_back
+    while caller is not None and caller.f_code is not code:
+        caller = caller.f_back
+    return caller is not None
 
 
 def _cost_of_a_mark() -> int:

@@ -65,7 +65,7 @@ class Governor:
         self._began = clock()
         self._began_at_step = 0
         self._spent_before = self.spent_ns
-        self._settle_at = 1
+        self.settle_at = 1
         self._next_detailed = 0
         self._next_calls = 0
         self._random = random.Random(0)
@@ -73,18 +73,9 @@ class Governor:
         self._detail_costs: deque[int] = deque(maxlen=_REMEMBERED)
         self._plain_costs: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def step_ended(self) -> bool:
-        """Called at every step's end, so it does next to nothing but at the end of a stretch of steps recorded alike.
-
-        True when it was one: then `detailed` says how the next stretch is recorded.
-        """
-        self.steps += 1
-        if self.steps < self._settle_at:
-            return False
-        self._settle()
-        return True
-
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """To be called when `steps`, which the caller counts, come to `settle_at`: there ends a stretch of steps that
+        were recorded alike. Then `detailed` says how the next stretch is recorded."""
         now, count = clock(), max(self.steps - self._began_at_step, 1)
         cost = self.spent_ns - self._spent_before
         if self._began_at_step:  # the first step has the program's start in it
@@ -107,7 +98,7 @@ class Governor:
         if not self.detailed:
             stretch = min(self._next_detailed - self.steps, max(_SETTLED_EVERY_NS // max(self.typical_step_ns, 1), 1))
             stretch = self._space_calls(stretch)
-        self._settle_at = self.steps + stretch
+        self.settle_at = self.steps + stretch
         if self.typical_step_ns < _SHORT_STEP_NS:
             together = -(-_SHORT_STEP_NS // max(self.typical_step_ns, 1))
             self.steps_per_write = max(1, min(int(self.steps * _MAY_BE_LOST), together))

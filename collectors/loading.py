@@ -19,6 +19,9 @@ from .steps import BATCH
 from .tracebacks import worded_without_us
 
 _BATCH = int(Kind.BATCH)
+# Of the batches of steps that are so short, but for an epoch's first ones, one in so many is measured: between two of a
+# millisecond nothing of ours stays in the caches, and each would lose 0.2 % by it.
+_SHORT_NS, _FIRST, _NOW_AND_THEN = 5_000_000, 16, 8
 # One batch in so many is measured whatever it is made of; and their order is compared with the predicted one.
 _SELDOM = 64
 
@@ -37,12 +40,12 @@ class Loading:
         self._patches = Patches()
         self._epochs: dict[str, int] = {}
         self._orders: dict[str, AccessOrder] = {}
+        self._modes: Callable[[], int] = lambda: 0
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
         self._fetching = fetching = Fetching(agent, self._patches)
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
-        agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
         agent.when_imported("loading", "torch._utils", self._hook_errors)
         agent.before_exit.append(self._settle)
@@ -70,7 +73,11 @@ class Loading:
             try:
                 name = self._agent.loaders.name(loader)
                 iterator._tracekit = _Iteration(
-                    name, self._agent.spool.intern(name), self._next_epoch(name), loader.generator
+                    name,
+                    self._agent.spool.intern(name),
+                    self._next_epoch(name),
+                    loader.generator,
+                    not loader.num_workers,
                 )
                 self._agent.loaders.used(loader)
                 self._watch_order(iterator, loader)
@@ -144,13 +151,18 @@ class Loading:
         of: _Iteration = iterator._tracekit
         if of.loader not in self._orders:
             facts = self._agent.loaders.facts_of(of.loader)
-            self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open)
+            self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open, self._is_short)
         order = self._orders[of.loader]
         ahead = (loader.num_workers or 0) * (loader.prefetch_factor or 0)
         of.order = Epoch(order, iterator, of.generator, ahead) if order.can_be_known(iterator) else None
         if of.order is not None:
             makes_batches = type(iterator._index_sampler).__name__ == "BatchSampler"  # torch's, as it can be known
-            iterator._sampler_iter = of.order.watched(iterator._sampler_iter, makes_batches, self._spend)
+            most = order.most_compared(iterator._index_sampler)
+            iterator._sampler_iter = of.order.watched(iterator._sampler_iter, makes_batches, most, self._spend)
+
+    def _is_short(self) -> bool:
+        """Whether steps are so short that what is done in each counts; False where that is not known yet."""
+        return 0 < self._agent.governor.typical_step_ns < _SHORT_NS
 
     def _spend(self, act: Callable[..., None], *args: Any) -> None:
         try:
@@ -167,20 +179,23 @@ class Loading:
     def _timed_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
-        agent, spool, note = self._agent, self._agent.spool, self._agent.spool.note
-        modes = torch._C._len_torch_function_stack  # they would see what is asked of tensors
+        agent, note, look, fetching = self._agent, self._agent.spool.note, self._look, self._fetching
+        next_seen = fetching.next_seen
+        self._modes = torch._C._len_torch_function_stack
 
         def __next__(iterator: Any) -> Any:
+            makes_it = False
             try:
                 if agent.step_source_rank >= BATCH:
                     agent.step_source(BATCH)
                 if agent.safe_point_due:
                     agent.safe_point()
+                makes_it = iterator._tracekit.makes_batches
             except Exception as error:
                 agent.fail("loading", error)
             start = clock()
             try:
-                batch = original(iterator)
+                batch = original(iterator) if start < fetching.next or not makes_it else next_seen(original, iterator)
             except StopIteration:
                 self._end(iterator)
                 raise
@@ -188,21 +203,27 @@ class Loading:
             try:
                 of: _Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                size = bytes_of(batch) if not modes() else -1
-                if index % _SELDOM == 0:
-                    if of.order is not None:
-                        of.order.settle()
-                    if size < 0:
-                        size = bytes_of_any(batch)
+                looks = index % _NOW_AND_THEN == 0 or index < _FIRST or not self._is_short()
+                size = look(of, index, batch) if looks else -1
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
-                if spool.has_many_notes():
-                    agent.write_noted()
                 agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)
             return batch
 
         return __next__
+
+    def _look(self, of: "_Iteration", index: int, batch: Any) -> int:
+        """What is not done for every batch: how many bytes it has is told, -1 where that is not known."""
+        if self._agent.spool.has_many_notes():
+            self._agent.write_noted()
+        size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
+        if index % _SELDOM == 0:
+            if of.order is not None:
+                of.order.settle()
+            if size < 0:
+                size = bytes_of_any(batch)
+        return size
 
     def _end(self, iterator: Any) -> None:
         """The program has had all batches of an epoch."""
@@ -224,5 +245,6 @@ class _Iteration:
     name: int  # the same, interned
     epoch: int
     generator: Any  # the loader's own, if it has one
+    makes_batches: bool  # itself: the loader has no workers
     worker: int = -1
     order: Epoch | None = None

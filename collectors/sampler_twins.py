@@ -137,6 +137,16 @@ def are_of_torch(sampler: Any) -> bool:
     return kind in (data.SequentialSampler, *shuffling, range, list, tuple)
 
 
+def decides_at_once(sampler: Any) -> bool:
+    """Whether one of torch's samplers decides on its whole order as it is asked for the first index, so that nothing
+    that the program does later changes it."""
+    inner = sampler_of(sampler)
+    kind = type(inner).__name__
+    if kind == "RandomSampler":
+        return inner.replacement is False and inner._num_samples is None
+    return kind in ("SequentialSampler", "DistributedSampler", "WeightedRandomSampler")
+
+
 def _sized_by(sampler: Any) -> tuple[Any, str]:
     """The sampler inside samplers of batches, and its attribute that is asked for the number of samples; "" where it
     knows that itself."""

@@ -123,7 +123,7 @@ def _in_words(loader: LoaderSummary) -> str:
     ]
     if loader.order >= NOTABLE:
         sentences.append(f"{loader.order:.0%} of the waiting would go if batches were delivered in any order.")
-    if loader.num_workers and loader.worker_bytes:
+    if loader.worker_bytes:
         sentences.append(f"{text.one_line(memory_of(loader).title, 300)}.")
     if loader.predictability in _ORDER:
         sentences.append(f"As far as was seen, {_ORDER[loader.predictability]}.")

@@ -115,7 +115,7 @@ def _result(comparisons: list[Comparison]) -> str:
     """The comparison that shows the largest certain gain; without one, how the first came out."""
     if not comparisons:
         return "nothing was compared"
-    faster = [each for each in comparisons if each.verdict == "faster"]
+    faster = [each for each in comparisons if each.verdict == "faster" and not each.in_one_process]
     said = max(faster, key=lambda each: each.gain.expected) if faster else comparisons[0]
     saves = f", saves {text.percent(said.gain.expected)}" if faster else ""
     return f"{text.one_line(said.b)} against {text.one_line(said.a)}: {said.verdict}{saves}"

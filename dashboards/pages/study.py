@@ -41,7 +41,8 @@ def render_study(view: View, name: str) -> Component:
         section("Comparisons", *_comparisons(study.comparisons), *(dmc.Text(line, size="sm") for line in words(study))),
         _recommended(study, f"{view.prefix}threads?{urlencode({'run': explored})}" if explored else None),
         guidelines_part(study.guidelines),
-        note="Every block is a run of the command in a process of its own; the conditions took turns.",
+        note="Every block is a run of the command in a process of its own; the conditions took turns. Where a"
+        " comparison is in one process, blocks are of some steps of it.",
     )
 
 

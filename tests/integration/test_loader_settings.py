@@ -177,6 +177,7 @@ def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_i
     report = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
     (setting,) = report["settings"]
     assert setting["name"] == "loader.loader.prefetch_factor" and setting["recommended"] >= 4, setting
+    assert setting["effect"] == "identical"
     assert setting["gain"]["low"] <= 40 / 140 <= setting["gain"]["high"], setting
     assert "their number stays" in setting["why"]
     (memory,) = (each for each in report["findings"] if each["id"] == "loading.memory")

@@ -9,6 +9,8 @@ import pytest
 from recording import PROGRAMS, TRACEKIT, comparable, plain, record, tracekit
 
 from tracekit.analysis.batches import made_batches
+from tracekit.analysis.loading import loader_costs
+from tracekit.analysis.steps import find_steps
 
 PROGRAM = """
 import sys, time, torch
@@ -41,6 +43,35 @@ def test_each_batch_names_the_worker_that_made_it(tmp_path: Path) -> None:
     # In any order: the worker that is held up has none of the last ones.
     assert made[3] != sorted(made[3]) and len(by_worker) == 4
     assert by_worker[3][:2] == [number % 2 for number in made[3][:2]] and set(by_worker[3]) == {0, 1}
+
+
+TEAMWORK = """
+import hashlib, sys, torch
+
+class Half(torch.utils.data.Dataset):  # half of its time torch computes, the other half only Python does
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        torch.ones(1_000_000).exp_().sum()
+        hashlib.sha256(bytes(1_000_000))
+        return index
+
+torch.set_num_threads(int(sys.argv[1]))
+for epoch in range(3):
+    for _ in torch.utils.data.DataLoader(Half(), batch_size=8):
+        pass
+"""
+
+
+@pytest.mark.alone
+def test_torch_may_need_longer_in_a_worker_than_with_the_threads_of_the_program(tmp_path: Path) -> None:
+    """GIVEN samples for which torch computes some of the time WHEN it has two threads THEN one, as a worker has it, may
+    take longer, but not twice as long for all; with one thread nothing changes."""
+    (tmp_path / "program.py").write_text(TEAMWORK)
+    for threads in (1, 2):
+        done = record([sys.executable, str(tmp_path / "program.py"), str(threads)], tmp_path / f"run{threads}")
+        (costs,) = loader_costs(done.run, find_steps(done.run))
+        assert costs.alone == 1 if threads == 1 else 1.1 < costs.alone < 1.95
 
 
 FAILS = """

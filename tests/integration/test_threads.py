@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from recording import PROGRAMS, TRACEKIT, TWO_THREADS, plain, run, tracekit
 
 from tracekit.run.reader import open_run
 from tracekit.settings.exploration import fixed
-from tracekit.study.switchback import compare_within, words_of
+from tracekit.study.switchback import compare_within, in_turn
 
 PLANTED = [sys.executable, str(PROGRAMS / "planted_threads.py")]
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -341,12 +340,16 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
 def test_blocks_of_one_process_tell_conditions_apart(tmp_path: Path) -> None:
     """GIVEN 8 ms with one thread and 6.5 with two WHEN one process has them in turn THEN that is the gain found."""
     conditions = [fixed(1), fixed(2)]
-    assert subprocess.run(words_of(conditions, tmp_path / "run", [*PLANTED, "300"])).returncode == 0
+    recording = in_turn(conditions, tmp_path / "run", tmp_path / "output", [*PLANTED, "300"])
+    run = recording.opened(recording.start().wait())
     one, two = (condition["name"] for condition in conditions)
-    found = compare_within(one, two, [open_run(tmp_path / "run")])
+    found = compare_within(one, two, [run])
     assert found.verdict == "faster" and found.pairs > 5 and found.in_one_process
     assert found.gain.expected == pytest.approx(1 - 6.5 / 8, abs=0.05)
-    assert compare_within(one, "another", [open_run(tmp_path / "run")]).verdict == "undecided"
+    assert compare_within(one, "another", [run]).verdict == "undecided"
+
+    short = in_turn(conditions, tmp_path / "short", tmp_path / "short", [*PLANTED, "5"])
+    assert compare_within(one, two, [short.opened(short.start().wait())]).pairs == 0
 
 
 def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path: Path) -> None:

@@ -108,6 +108,23 @@ def test_when_the_time_is_up_all_are_ended_with_what_they_have_started() -> None
     assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "300"]]
 
 
+class Startles:
+    """A program that starts another one as it is told to end: nobody's child a moment later."""
+
+    def start(self) -> subprocess.Popen[bytes]:
+        words = ["sh", "-c", "trap 'sleep 301 & sleep 0.2; exit' TERM; while true; do sleep 0.05; done"]
+        return subprocess.Popen(words, process_group=0)
+
+    def in_loop(self) -> bool:
+        return True
+
+
+def test_what_was_started_as_it_ended_is_ended_too() -> None:
+    take_turns([Startles()], [0.2], most_s=0.5)
+
+    assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "301"]]
+
+
 def _words_of(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return process.cmdline() if process.status() != psutil.STATUS_ZOMBIE else []

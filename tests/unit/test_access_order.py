@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch.utils.data import BatchSampler, SequentialSampler
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from tracekit.collectors.access_order import AccessOrder, Epoch
 
@@ -25,9 +26,10 @@ def spend(act: Callable[..., None], *args: Any) -> None:
 
 def of(sampler: Any, facts: dict[str, Any], spend: Callable[..., None] = spend) -> tuple[Epoch, Iterator[Any], object]:
     """An epoch, what the program gets of it, and the iterator, which must live meanwhile."""
-    order, iterating = AccessOrder(facts, lambda: False), Iterating(sampler)
+    order, iterating = AccessOrder(facts, lambda: False, lambda: False), Iterating(sampler)
     epoch = Epoch(order, iterating, None)
-    return epoch, epoch.watched(iter(sampler), type(sampler) is BatchSampler, spend), iterating
+    most = order.most_compared(sampler)
+    return epoch, epoch.watched(iter(sampler), type(sampler) is BatchSampler, most, spend), iterating
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,32 @@ def test_the_program_gets_what_the_sampler_gives(sampler: Any, given: list[Any])
     epoch, got, _iterating = of(sampler, facts)
     assert [*got] == given and next(got, "over") == "over"
     epoch.settle()
-    assert facts["checked"] == facts["predicted"] and facts["predictability"] in ("run", "epoch")
+    assert facts.get("checked") == facts.get("predicted") and facts["predictability"] in ("run", "epoch")
+
+
+def test_of_short_steps_only_the_first_batches_of_later_epochs_are_compared() -> None:
+    """GIVEN a sampler with a generator of its own WHEN three epochs were as predicted THEN of the others eight batches
+    are compared, and that still tells when the program has drawn from the generator too."""
+    generator = torch.Generator().manual_seed(0)
+    sampler = BatchSampler(RandomSampler(range(101), generator=generator), 2, False)
+    facts: dict[str, Any] = {}
+    order = AccessOrder(facts, lambda: False, lambda: True)
+
+    def epoch() -> None:
+        torch.manual_seed(1)
+        iterating = Iterating(sampler)
+        of_it = Epoch(order, iterating, None)
+        got = [*of_it.watched(iter(sampler), True, order.most_compared(sampler), spend)]
+        assert sorted(index for batch in got for index in batch) == [*range(101)]
+        of_it.is_complete = True
+        of_it.settle()
+
+    for _ in range(6):
+        epoch()
+    assert facts["checked"] == facts["predicted"] == 3 * 101 + 3 * 8 * 2 and facts["predictability"] == "run"
+    torch.rand(1, generator=generator)
+    epoch()
+    assert facts["predicted"] == facts["checked"] == 3 * 101 + 4 * 8 * 2 and facts["predictability"] == "epoch"
 
 
 def test_threads_that_share_an_iterator_get_every_index_once() -> None:

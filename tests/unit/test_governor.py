@@ -34,7 +34,9 @@ class Program:
         self.detailed.append(self.governor.detailed)
         self.now += own_ns + cost
         self.governor.spent_ns += cost
-        self.governor.step_ended()
+        self.governor.steps += 1
+        if self.governor.steps >= self.governor.settle_at:
+            self.governor.settle()
 
     def share(self, since: int = 0, began: int = 0) -> float:
         """Of wall time spent in hooks."""

@@ -21,6 +21,8 @@ ANY_ORDER = Loader(
     num_workers=2, sampler="SequentialSampler", predictability="run", draws_from="nothing", in_order=False
 )
 UNSEEN = Loader(num_workers=2, sampler="RandomSampler")
+STREAM = Loader(num_workers=2, iterable=True, predictability="none")
+KEPT_STREAM = Loader(num_workers=2, iterable=True, predictability="none", persistent_workers=True)
 OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
 
 
@@ -41,6 +43,8 @@ OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
         (ANY_ORDER, (), "order", "order", "order", "augmentation"),
         (UNSEEN, (), "order", "order", "order", "order"),
         (OWN_KIND, (), "order", "order", "order", "order"),
+        (STREAM, (), "order", "identical", "order", "order"),  # each worker reads on for itself
+        (KEPT_STREAM, (), "order", "order", "order", "order"),  # and goes on from where it was, so far ahead
     ],
 )
 def test_labels(loader: Loader, others: tuple[Loader, ...], more: str, ahead: str, none: str, persistent: str) -> None:

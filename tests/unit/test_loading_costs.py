@@ -15,8 +15,9 @@ BATCHES = 200
 MAKE_MS, USE_MS = 5.0, 5.0
 
 
-def costs(path: Path, tape: Tape) -> LoaderCosts:
-    make_run(path, [tape], manifest=make_manifest(cpus=4, loaders={"loader": Loader(num_workers=0)}))
+def costs(path: Path, tape: Tape, threads: int = 4) -> LoaderCosts:
+    facts = make_manifest(cpus=4, intra_op=threads, loaders={"loader": Loader(num_workers=0)})
+    make_run(path, [tape], manifest=facts)
     run = open_run(path)
     (found,) = loader_costs(run, find_steps(run))
     return found
@@ -95,3 +96,26 @@ def test_a_profiler_window_takes_none_of_the_time_of_a_batch(tmp_path: Path, eve
     gap = costs(tmp_path / "run", tape).gap
     assert (gap.max() > 0.1) == counts
     assert counts or gap == pytest.approx(USE_MS / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("threads", "seen", "alone"),
+    [(4, True, 1 + 0.4 * 3), (1, True, 1.0), (4, False, 4.0)],
+)
+def test_operators_that_a_team_computes_may_take_a_worker_longer(
+    tmp_path: Path, threads: int, seen: bool, alone: float
+) -> None:
+    """GIVEN batches of 5 ms on the CPU, 2 ms of which an operator takes, with one inside it, WHEN a window sees that
+    THEN one thread may take as long for the rest, and as many times as there are threads for the operator; and for all,
+    when no window was open; operators outside of making are none of it."""
+    tape = Tape(process=0, role="main")
+    for index in range(20):
+        start = tape.now
+        batch(tape, index)
+        if seen and index in (10, 11):
+            columns = {"category": "cpu_op", "window": 1}
+            tape.add("operators", start + ns(1.0), start + ns(3.0), name="aten::contiguous", **columns)
+            tape.add("operators", start + ns(1.5), start + ns(2.5), name="aten::copy_", **columns)
+            tape.add("operators", tape.now, tape.now + ns(USE_MS), name="aten::mm", **columns)
+        tape.gap(USE_MS)
+    assert costs(tmp_path / "run", tape, threads).alone == pytest.approx(alone)

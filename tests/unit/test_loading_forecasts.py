@@ -77,6 +77,19 @@ def per_batch(found: LoaderCosts, workers: int, prefetch: int = 2) -> tuple[floa
     return each.low * missed, each.high / missed
 
 
+def test_what_a_team_of_threads_computed_may_take_a_worker_longer() -> None:
+    """GIVEN a program without workers, whose batches take 20 ms of its team's time, and 40 ms of one thread's at most
+    THEN one worker takes from 20 to 40; a probe with workers has seen which."""
+    found = replace(costs(0, cpu=0.02, consume=0.001), alone=2.0)
+    least, most = per_batch(found, 1)
+    one_thread = per_batch(replace(found, alone=1.0), 1)
+    assert least == one_thread[0] and most == pytest.approx(2 * one_thread[1], rel=0.1)
+    assert per_batch(found, 0) == per_batch(replace(found, alone=1.0), 0)
+    none, one = (Probe(costs(workers), [Seen(workers, 2, 1.0, 0.05)]) for workers in (0, 1))
+    highest = [max(each.high for each in forecasts(found, [2], probe).grid) for probe in (None, none, one)]
+    assert highest[1] == pytest.approx(highest[0], rel=0.2) and highest[2] < 0.7 * highest[0]
+
+
 def test_waiting_for_storage_is_shared_out_among_workers() -> None:
     """GIVEN 40 ms of storage per batch and 10 ms of computing THEN so many workers suffice as read at once."""
     found = costs(blocked=0.04, readers=8)

@@ -24,6 +24,8 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
     """
     kind = find(f"loader.*.{key}")
     assert kind is not None
+    if key == "prefetch_factor" and loader.iterable and loader.in_order is not False and not loader.persistent_workers:
+        return kind.effect  # each worker reads on for itself, and begins anew with each epoch
     if key in ("num_workers", "prefetch_factor") and not _is_known(loader):
         return "order"
     seeded_by = _GENERATOR if loader.has_generator else _PROGRAM

@@ -32,9 +32,10 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
 
 
 def memory_of(summary: LoaderSummary) -> Finding:
-    """`loading.memory`: of each worker, and of the batches that wait to be taken."""
+    """`loading.memory`: of its workers, each with what it shares with the program, and of batches that wait."""
     each = summary.worker_bytes / (1 << 20)
-    title = f"{summary.loader} has {summary.num_workers} worker{'s' * (summary.num_workers > 1)}, of {each:,.0f} MiB"
+    workers = "1 worker" if summary.num_workers == 1 else f"{summary.num_workers} workers"
+    title = f"{summary.loader} has {workers}, of up to {each:,.0f} MiB, some of it the program's"
     if summary.ahead_bytes is not None:
         title += f", and up to {summary.ahead_bytes / (1 << 20):,.1f} MiB of batches in shared memory"
     evidence = {"loader": summary.loader, "worker_bytes": summary.worker_bytes, "ahead_bytes": summary.ahead_bytes}

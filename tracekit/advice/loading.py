@@ -61,7 +61,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         report.loaders.append(summary)
         if summary.split:
             report.findings.append(why_it_waits(summary))
-        if summary.num_workers and summary.worker_bytes:
+        if summary.worker_bytes:
             report.findings.append(memory_of(summary))
         made, why = _advise(run, report, costs, summary, loop)
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
@@ -112,8 +112,8 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         known=costs.known,
         error=predicted.error,
         predictability=costs.settings.predictability,
-        worker_bytes=costs.worker_bytes,
-        ahead_bytes=needed(costs, costs.settings.num_workers, costs.settings.prefetch_factor or 0)[0]
+        worker_bytes=costs.worker_bytes if costs.seen_working else 0,
+        ahead_bytes=needed(costs, costs.settings.num_workers, costs.settings.prefetch_factor or 2)[0]
         if costs.largest_batch is not None
         else None,
         forecasts=[
@@ -150,7 +150,8 @@ def _advise(
         now = in_words(summary.num_workers, summary.prefetch_factor)
         knows = _how_to_study(report) if summary.probed or costs.settings.iterable else _how_to_probe(report)
         return [], (
-            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell; {knows} does."
+            f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell"
+            f"{_of_one_thread(costs)}; {knows} tells."
         )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
@@ -159,7 +160,7 @@ def _advise(
     elif _hangs_on_the_unseen(summary):
         why += (
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
-            f" storage and CPUs serve more: {_how_to_probe(report)} tells"
+            f" storage and CPUs serve more{_of_one_thread(costs)}; {_how_to_probe(report)} tells"
         )
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
@@ -301,6 +302,13 @@ def _hangs_on_the_unseen(loader: LoaderSummary) -> bool:
     return not loader.probed and chosen is not None and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)
 
 
+def _of_one_thread(costs: LoaderCosts) -> str:
+    """What else is not known, in words, of a run whose batches were made by a team of threads."""
+    if costs.settings.num_workers or costs.alone < 1 + AS_GOOD:
+        return ""
+    return f"; one thread, as a worker has it, may take up to {costs.alone:.2g} times as long where torch had several"
+
+
 def _error(loader: LoaderSummary) -> float:
     """What the model may miss."""
     return max(loader.error, MODEL_ERROR)
@@ -331,6 +339,8 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
             " result, or use cheaper transforms."
         )
     now = in_words(summary.num_workers, summary.prefetch_factor)
+    if costs.settings.iterable:
+        return f"{costs.loader}: more batches ahead gain nothing; it {_SHARED_OUT}, so their number stays."
     if unknown := what_is_not_known(costs):
         return f"{costs.loader}: more than {now} is not advised, as nobody has seen {unknown}."
     return f"{costs.loader}: {now} are as good as any; the program waits {summary.wait:.0%} of the time."

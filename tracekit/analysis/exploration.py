@@ -168,6 +168,8 @@ def condition_times(run: Run, steps: Steps) -> pd.DataFrame:
 
 def _steps_of(blocks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The steps of the blocks, less those of transition: `block` (its row), `start_ns`, `end_ns`."""
+    if blocks.empty:
+        steps = steps[:0]
     starts = steps["start_ns"].to_numpy()
     ends = starts + steps["duration_ns"].to_numpy()
     middle = starts + (ends - starts) // 2

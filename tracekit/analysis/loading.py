@@ -14,6 +14,7 @@ from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import Intervals, union
 from tracekit.analysis.operators import windows
 from tracekit.analysis.steps import Steps
+from tracekit.analysis.teams import share_of_operators
 from tracekit.run.manifest import Loader, Memory
 from tracekit.run.reader import Run
 
@@ -42,9 +43,10 @@ class LoaderCosts:
     takes as long; `receive` is what a batch that is there takes to be taken: both without waiting for a CPU. `first`
     marks those that an epoch began with. `start` is what the program takes to start one worker, `boot` what a worker
     takes then until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, and at most
-    `largest_batch`, None where none was measured; a worker had
-    `worker_bytes` at most (or has what the program had, whose copy it begins as), and `memory` was free beside the
-    program.
+    `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
+    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
+    team of threads had a part in each of torch's operators.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
     start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
@@ -75,6 +77,8 @@ class LoaderCosts:
     worker_bytes: int
     memory: Memory
     known: float
+    seen_working: bool = False
+    alone: float = 1.0
     at_once: bool = False
     began: float = 0.0
     is_aside: bool = False
@@ -98,9 +102,11 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     began = _began(run, steps.main, int(batches["asked_ns"].min()))
+    makes_some = bool((batches["worker"] < 0).any()) and _threads(run) > 1
+    team = share_of_operators(run, steps.main) if makes_some else 0.0
     return [
         _costs(
-            run, increases, profiled, steps.main, steps.thread[steps.main], began, str(loader),
+            run, increases, profiled, steps.main, steps.thread[steps.main], began, team, str(loader),
             part.sort_values("asked_ns"), stops,
         )
         for loader, part in batches.groupby("loader", sort=True)
@@ -132,6 +138,7 @@ def _costs(
     process: int,
     thread: int,
     began: float,
+    team: float,
     loader: str,
     batches: pd.DataFrame,
     stops: Sequence[Stop],
@@ -173,6 +180,7 @@ def _costs(
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
     making = length[at_once > 0].sum()
     makers = batches["maker"][known & ~itself].unique()
+    of_workers = max((_most_memory(run, int(maker)) for maker in makers), default=0)
     return LoaderCosts(
         process=process,
         loader=loader,
@@ -195,9 +203,11 @@ def _costs(
         consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         largest_batch=int(size.max()) if (size >= 0).any() else None,
-        worker_bytes=max((_most_memory(run, int(maker)) for maker in makers), default=0) or _most_memory(run, process),
+        worker_bytes=of_workers or _most_memory(run, process),
+        seen_working=of_workers > 0,
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
+        alone=1.0 + team * (min(_threads(run), cpus) - 1) if not settings.num_workers else 1.0,
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
@@ -298,6 +308,11 @@ def _stop(run: Run, process: int, loader: str, cpus: float) -> float:
         [cpus, process, loader],
     )
     return float(rows["each"].fillna(0.0).iloc[0]) / _NS
+
+
+def _threads(run: Run) -> int:
+    """Of torch's team in the program."""
+    return run.manifest.torch.intra_op if run.manifest.torch else 1
 
 
 def _began(run: Run, process: int, asked_ns: int) -> float:

@@ -4,14 +4,18 @@ import pandas as pd
 
 from tracekit.run.reader import Run
 
+# With the first sample that a process makes it does more: it imports, opens files, connects.
+_SAMPLES = "(SELECT * FROM samples QUALIFY row_number() OVER (PARTITION BY process ORDER BY start_ns) > 1)"
+
 
 def slowest_samples(run: Run, most: int) -> pd.DataFrame:
     """The samples that take longest, by their index in the data set: `index`, `times` looked at, and the medians
-    `wall_ns`, `cpu_ns`, `waited_ns` (for storage, locks or a CPU). Data sets of several loaders are not told apart."""
+    `wall_ns`, `cpu_ns`, `waited_ns` (for storage, locks or a CPU). The first one of each process is left out. Data sets
+    of several loaders are not told apart."""
     return run.sql(
         'SELECT "index", count(*) AS times, median(duration_ns) AS wall_ns, median(cpu_ns) AS cpu_ns, '
         "median(greatest(duration_ns - cpu_ns, 0)) AS waited_ns "
-        'FROM samples WHERE "index" >= 0 GROUP BY "index" ORDER BY wall_ns DESC, "index" LIMIT ?',
+        f'FROM {_SAMPLES} WHERE "index" >= 0 GROUP BY "index" ORDER BY wall_ns DESC, "index" LIMIT ?',
         [most],
     )
 
@@ -38,7 +42,7 @@ def share_of_slowest(run: Run, share: float) -> tuple[int, float]:
         "SELECT count(*) AS looked_at, coalesce(sum(duration_ns), 0) AS whole, "
         "coalesce(sum(duration_ns) FILTER (place <= round(? * total)), 0) AS slowest FROM ("
         "  SELECT duration_ns, row_number() OVER (ORDER BY duration_ns DESC) AS place, count(*) OVER () AS total"
-        "  FROM samples)",
+        f"  FROM {_SAMPLES})",
         [share],
     ).iloc[0]
     seen = rows["slowest"] > 0

@@ -34,8 +34,9 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     """Find the thread counts that make COMMAND fastest, and prove it.
 
     One run explores; then nothing set, each fixed count, a count per layer, and the control (the same interception
-    with one count) are run in turn, until the verdicts are settled or --budget is spent. Where CPUs are not all alike
-    (several NUMA nodes, two threads a core) the best count is tried on fewer of them too.
+    with one count) are run in turn, until the verdicts are settled or --budget is spent; the control and its count
+    inside one process too. Where CPUs are not all alike (several NUMA nodes, two threads a core) the best count is
+    tried on fewer of them too.
 
     \b
         tracekit study threads --budget 5m -- python samples/lstm_widths.py

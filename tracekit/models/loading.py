@@ -1,7 +1,8 @@
 """What a loader would do with other settings, from what one run saw of it.
 
 The costs of the run's batches are replayed (`loader_replay`) at every setting of a grid, with every storage that the
-run may have met (`storage`), and CPUs that slow each other or do not: the truth lies between.
+run may have met (`storage`), CPUs that slow each other or do not, and, where a run without workers computed with a team
+of threads, workers that take as long with one thread or many times as long: the truth lies between.
 """
 
 from collections.abc import Iterable, Iterator
@@ -258,7 +259,12 @@ def _forecast(
         for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
         for slower in (together if settings.workers else (1.0,))
     ]
-    return Forecast(settings, min(times), float(np.mean(times)), max(times))
+    slowest = max(times)
+    has_seen_one = probe is not None and any(each.workers for each in probe.seen)
+    if settings.workers and costs.alone > 1 and not has_seen_one:
+        by_one_thread = replace(costs, cpu=costs.cpu * costs.alone, alone=1.0)
+        slowest = max(slowest, _forecast(by_one_thread, settings, probe, together).high)
+    return Forecast(settings, min(times), float(np.mean(times)), slowest)
 
 
 def _time(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, together: float = 1.0) -> float:

@@ -8,7 +8,9 @@ from typing import Any
 REFUSED_PLAN = "the thread plan"
 # The same of counts that were in force until the program set its own.
 ENDED_PLAN = "the thread counts, from then on"
-# The same of a loader that is not the one that its settings were found for, or is not there; and of an iterable one.
+# What a run misses from where its exploration ended before its time.
+ENDED_EXPLORATION = "the exploration of thread counts"
+# Of a loader that is not the one that its settings were found for, or is not there; and of an iterable one.
 REFUSED_LOADER, KEPT_WORKERS = "settings of ", "num_workers of "
 _LOADER = "loader."
 PLACE, ORIGIN = "place", "origin"  # of a loader: where the program makes it, and by which calls

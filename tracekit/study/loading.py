@@ -27,7 +27,7 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
     deadline = time.monotonic() + budget_s
     runs = StudyRuns.create(folder, command, say)
     say("recording one run")
-    run = runs.explore(("--profile", "off"))
+    run = runs.explore(())
     runs.compare_loops()
     report = analyze(run)
     loader = max(report.loaders, key=lambda each: each.wait, default=None)

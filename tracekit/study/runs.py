@@ -17,10 +17,10 @@ from tracekit.analysis.steps import find_steps
 from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
-from tracekit.settings.inside import is_refusal
+from tracekit.settings.inside import ENDED_EXPLORATION, is_refusal
 from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.switchback import words_of
+from tracekit.study.switchback import in_turn
 from tracekit.study.turns import Turns, alone, patience, take_turns
 
 _NS_TO_MS = 1e-6
@@ -89,15 +89,18 @@ class StudyRuns:
         return run
 
     def in_one_process(self, conditions: Sequence[Condition]) -> Run:
-        """Record the command once, under these conditions in turn. Raises StudyError when it fails."""
+        """Record the command once, under these conditions in turn. Raises StudyError when it fails, or was not under
+        them to its end."""
         stem = self._stem("in-one-process")
-        path = self.folder / "runs" / stem
         each = [{"name": condition.name, "settings": condition.settings} for condition in conditions]
-        launch = Recording("switchback", words_of(each, path, self.command), path, self.folder / "output" / stem)
+        launch = in_turn(each, self.folder / "runs" / stem, self.folder / "output" / stem, self.command)
         began = time.monotonic()
-        ended = alone(launch)
+        run = launch.opened(alone(launch).process.returncode)
         self.seconds.append(time.monotonic() - began)
-        return launch.opened(ended.process.returncode)
+        broken = [note for note in run.missing if is_refusal(note.what) or note.what.startswith(ENDED_EXPLORATION)]
+        if broken:
+            raise StudyError(f"{broken[0].what}: {broken[0].why}")
+        return run
 
     def try_alone(self, condition: Condition) -> None:
         """Run the command once, if no run has told yet how long it and a step take: it counts for nothing else.

@@ -1,8 +1,9 @@
 """The statistics of a study: which of two conditions has the shorter steps, by how much, and whether that is certain.
 
-Every run is one block and gives one number, its median step time. Blocks of the same round stand close in time, so
-they are compared in pairs: whatever drifts from round to round cancels in log(b_i / a_i). All decisions are taken on
-log-ratios, which makes them symmetric in a and b; what is reported is the gain, 1 - b/a.
+Every run is one block and gives one number, its median step time (but see `switchback`: there blocks are of one run).
+Blocks of the same round stand close in time, so they are compared in pairs: whatever drifts from round to round cancels
+in log(b_i / a_i). All decisions are taken on log-ratios, which makes them symmetric in a and b; what is reported is the
+gain, 1 - b/a.
 """
 
 import math

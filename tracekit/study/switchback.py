@@ -2,11 +2,13 @@
 
 Two processes that run the same program differ by some percent, for good: where their data lies, which CPU they began
 on. Runs that are compared with each other need many pairs to average that out. What changes between two blocks of one
-process is the condition alone, so a difference of some tenths of a percent is seen within a minute.
+process is the condition alone, so a difference of some tenths of a percent is seen within a minute or two. What is the
+same in all blocks is not seen: that every module call passes through our function, some 0.1 us.
 
     python -m tracekit.study.switchback CONDITIONS RUN COMMAND...
 
-records a command under conditions in turn, a JSON list of {"name", "settings"} of threads, which no command offers.
+records a command under conditions in turn, which no command offers: CONDITIONS is a file with a JSON list of
+{"name", "settings"} of threads.
 """
 
 import json
@@ -23,15 +25,19 @@ from tracekit.analysis.steps import find_steps
 from tracekit.record.supervisor import Options, record
 from tracekit.run.reader import Run
 from tracekit.settings.exploration import switchback
+from tracekit.study.recording import Recording
 from tracekit.study.statistics import RESOLUTION, Comparison, compare
 
 # Successive rounds are averaged to so many pairs: more would say the same, and what they take grows with their square.
 _MOST_PAIRS = 400
 
 
-def words_of(conditions: Sequence[dict[str, Any]], run: Path, command: Sequence[str]) -> list[str]:
-    """The command line that records a command under these conditions in turn."""
-    return [sys.executable, "-m", "tracekit.study.switchback", json.dumps(list(conditions)), str(run), *command]
+def in_turn(conditions: Sequence[dict[str, Any]], run: Path, output: Path, command: Sequence[str]) -> Recording:
+    """A run that is to be recorded under these conditions in turn; what is told of them is a file beside its output."""
+    file = Path(f"{output}.json")
+    file.write_text(json.dumps(list(conditions)), encoding="utf-8")
+    words = [sys.executable, "-m", "tracekit.study.switchback", str(file), str(run), *command]
+    return Recording("switchback", words, run, output)
 
 
 def times_of(run: Run) -> dict[str, NDArray[np.float64]]:
@@ -63,7 +69,7 @@ def main() -> int:
         command,
         Path(run),
         condition="switchback",
-        explore=switchback(json.loads(conditions)),
+        explore=switchback(json.loads(Path(conditions).read_text(encoding="utf-8"))),
         profile="off",
         overhead=1.0,
         collectors=["steps", "layers", "counters"],

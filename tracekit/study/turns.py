@@ -6,6 +6,7 @@ and may differ by more than any setting is worth; runs that take turns meet the 
 
 import contextlib
 import math
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -80,13 +81,19 @@ class Turns:
             for each in {*tree, *self._tree()}:
                 _send(each.kill)
             self.process.wait()
-        # A worker of a loader that was just being started would wait for its parent forever.
+        # A worker of a loader that was just being started would wait for its parent forever. One that was started since
+        # we looked has another parent now, but is in the group.
+        left = {*tree, *self._group()}
         for act in (psutil.Process.terminate, psutil.Process.kill):
-            for each in tree:
+            for each in left:
                 _send(partial(act, each))
             deadline = time.monotonic() + _PATIENCE_S
-            while any(map(_lives, tree)) and time.monotonic() < deadline:
+            while any(map(_lives, left)) and time.monotonic() < deadline:
                 time.sleep(_LOOK_EVERY_S)
+
+    def _group(self) -> list[psutil.Process]:
+        """What is in the process group that the process has led, if it has."""
+        return [each for each in psutil.process_iter() if _group_of(each) == self.process.pid]
 
     def _tree(self) -> list[psutil.Process]:
         try:
@@ -148,6 +155,12 @@ def _lives(process: psutil.Process) -> bool:
         return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def _group_of(process: psutil.Process) -> int:
+    with contextlib.suppress(OSError):  # it has ended
+        return os.getpgid(process.pid)
+    return -1
 
 
 def _send(act: Callable[[], None]) -> None:
