@@ -41,7 +41,7 @@ class AccessOrder:
         self._window_is_open = window_is_open
         self._is_short = is_short
         self._twin: Twin | None = None  # the one that goes on; None once it was wrong
-        self._epochs = 0
+        self._epochs = self._complete = 0
         self._last: Epoch | None = None
 
     def can_be_known(self, iterator: Any) -> bool:
@@ -54,7 +54,7 @@ class AccessOrder:
         """How many batches of an epoch that is to begin are compared; None for all."""
         if not decides_at_once(index_sampler):
             return None
-        return _FIRST_COMPARED if self._epochs >= _WHOLE_EPOCHS and self._is_short() else _MOST_COMPARED
+        return _FIRST_COMPARED if self._complete >= _WHOLE_EPOCHS and self._is_short() else _MOST_COMPARED
 
     def begin(self, epoch: "Epoch", iterator: Any, indices: Iterator[Any], generator: Any) -> None:
         """The epoch's iterator is about to ask for the first of the indices. `generator`: the loader's own, if any."""
@@ -65,6 +65,10 @@ class AccessOrder:
             except Exception:  # too many samples
                 self.is_not_known()
         self._last = epoch
+
+    def completed(self) -> None:
+        """The program has had all batches of an epoch."""
+        self._complete += 1
 
     def settle(self) -> None:
         """Compare what has been given out and not been compared yet."""
@@ -92,7 +96,8 @@ class AccessOrder:
         last = self._last
         if last is None or not (last.is_complete or foreseen.draws_from == NOTHING):
             return False
-        deque(last.foreseen or (), maxlen=0)  # some draw when they end
+        if last.is_complete and foreseen.draws_from != NOTHING:
+            deque(last.foreseen or (), maxlen=0)  # some draw when they end
         if not last.is_of(iterator):
             foreseen.draw_base_seed(generator)
         return foreseen.set_epoch_like(now)
@@ -159,6 +164,7 @@ class Epoch:
         self._iterator = weakref.ref(iterator)  # which is to go, with its workers, when the program lets go of it
         self._generator = generator
         self._issued: deque[Any] = deque(maxlen=_MOST_WAITING + ahead)  # what is not compared yet
+        self._asked: Iterator[Any] | None = None
         self._foretold = 0  # batches that the copy which goes on was right about
 
     def is_of(self, iterator: Any) -> bool:
@@ -182,6 +188,7 @@ class Epoch:
         noted = filterfalse(self._issued.append, indices)  # `append` returns None
         rest: Iterator[Any] = map(list.copy, noted) if are_batches else noted
         if most is not None:
+            self._asked = rest  # `islice` lets go of it when it fails, which another thread may be in
             return Watched(self, indices, chain(islice(rest, most), indices), spend)
         # Then None, and nothing more for the program. The copies are asked once more, too: some draw when they end.
         end = filter(self._issued.append, [None])
@@ -229,6 +236,12 @@ class Epoch:
             self._order.count(issued[agreed : agreed + 1], False)
             self.known = None
             self._order.is_not_known()
+
+    def complete(self) -> None:
+        """The program has had all of its batches."""
+        self.is_complete = True
+        self._order.completed()
+        self.settle()
 
     def failed(self) -> None:
         """The sampler raised an exception."""

@@ -1,5 +1,6 @@
 """Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from itertools import islice, pairwise
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from tracekit.record.wire import Kind
@@ -67,9 +68,18 @@ class Fetching:
         self._reading = Reading(agent)
         self._forks = 0
         self._busy: set[int] = set()  # the threads that make a batch
+        self._fetchers: tuple[Any, ...] = ()  # torch's classes
+        self._fetch: list[CodeType] = []  # what is run there
+        self._sees_all = False
         self._start_anew()
         agent.before_fork.append(self._count_fork)
-        agent.after_fork.append(self._start_anew)
+        agent.after_fork += [self._start_anew, self._see_all]
+
+    def hook_fetchers(self, module: ModuleType) -> None:
+        self._fetchers = (module._MapDatasetFetcher, module._IterableDatasetFetcher)
+        self._fetch = [fetcher.fetch.__code__ for fetcher in self._fetchers]
+        if multiprocessing.parent_process() is not None:  # some loaders have workers of their own kind
+            self._see_all()
 
     def hook_worker(self, module: ModuleType) -> None:
         self._patches.replace(module, "_worker_loop", self._named_worker)
@@ -96,14 +106,19 @@ class Fetching:
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
             try:
                 self._agent.describe(worker=known.bind(*args, **kwargs).arguments["worker_id"])
-                fetch = sys.modules["torch.utils.data._utils.fetch"]
-                for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-                    self._patches.replace(fetcher, "fetch", self._each_seen)
+                self._see_all()
             except Exception as error:
                 self._agent.fail("loading", error)
             return original(*args, **kwargs)
 
         return _worker_loop
+
+    def _see_all(self) -> None:
+        """In a process that makes batches for another one: whoever asks for them there."""
+        if not self._sees_all:
+            self._sees_all = bool(self._fetchers)
+            for fetcher in self._fetchers:
+                self._patches.replace(fetcher, "fetch", self._each_seen)
 
     def _each_seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
@@ -115,19 +130,29 @@ class Fetching:
         """The next batch of an iterator that makes it itself. To be called when `next` has come: a hook that is always
         there finds nothing in the caches, so there is one for the batches that are recorded. Not of an iterator inside
         a data set, which another one's batch is made of."""
-        if get_ident() in self._busy or _calls_itself(sys._getframe(1)):
-            return original(iterator)
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        is_seen = False
         try:
-            fetcher = iterator._dataset_fetcher
-            self._place(fetcher).turn = iterator._num_yielded
-            fetcher.fetch = partial(self._seen, type(fetcher).fetch, fetcher)
+            if type(fetcher) in self._fetchers and "fetch" not in vars(fetcher) and not self._is_in_fetch():
+                self._place(fetcher).turn = iterator._num_yielded
+                fetcher.fetch = partial(self._seen, type(fetcher).fetch, fetcher)  # type: ignore[union-attr]
+                is_seen = True
         except Exception as error:
             self._agent.fail("loading", error)
-            return original(iterator)
         try:
             return original(iterator)
         finally:
-            vars(fetcher).pop("fetch", None)
+            if is_seen:
+                vars(fetcher).pop("fetch", None)
+
+    def _is_in_fetch(self) -> bool:
+        """Whether a batch is being made on this thread."""
+        if get_ident() in self._busy:
+            return True
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code not in self._fetch:
+            frame = frame.f_back
+        return frame is not None
 
     def _seen(self, original: Callable[..., Any], fetcher: Any, possibly_batched_index: Any) -> Any:
         ident = get_ident()
@@ -266,14 +291,6 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self._indices)
-
-
-def _calls_itself(frame: FrameType) -> bool:
-    """Whether what runs in this frame has been called, over others maybe, by the same code."""
-    code, caller = frame.f_code, frame.f_back
-    while caller is not None and caller.f_code is not code:
-        caller = caller.f_back
-    return caller is not None
 
 
 def _cost_of_a_mark() -> int:

@@ -46,6 +46,7 @@ class Loading:
         self._agent = agent
         self._fetching = fetching = Fetching(agent, self._patches)
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
+        agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
         agent.when_imported("loading", "torch._utils", self._hook_errors)
         agent.before_exit.append(self._settle)
@@ -203,7 +204,9 @@ class Loading:
             try:
                 of: _Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                looks = index % _NOW_AND_THEN == 0 or index < _FIRST or not self._is_short()
+                # Each in another place of its eight: a program may have a period of its own.
+                is_due = index % _NOW_AND_THEN == 5 * (index // _NOW_AND_THEN) % _NOW_AND_THEN
+                looks = is_due or index < _FIRST or not self._is_short()
                 size = look(of, index, batch) if looks else -1
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
                 agent.governor.spent_ns += clock() - end
@@ -231,8 +234,7 @@ class Loading:
             self._agent.write_noted()
             order: Epoch | None = iterator._tracekit.order
             if order is not None:
-                order.is_complete = True
-                self._spend(order.settle)
+                self._spend(order.complete)
         except Exception as error:
             self._agent.fail("loading", error)
 

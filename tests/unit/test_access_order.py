@@ -63,8 +63,7 @@ def test_of_short_steps_only_the_first_batches_of_later_epochs_are_compared() ->
         of_it = Epoch(order, iterating, None)
         got = [*of_it.watched(iter(sampler), True, order.most_compared(sampler), spend)]
         assert sorted(index for batch in got for index in batch) == [*range(101)]
-        of_it.is_complete = True
-        of_it.settle()
+        of_it.complete()
 
     for _ in range(6):
         epoch()

@@ -102,11 +102,9 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     began = _began(run, steps.main, int(batches["asked_ns"].min()))
-    makes_some = bool((batches["worker"] < 0).any()) and _threads(run) > 1
-    team = share_of_operators(run, steps.main) if makes_some else 0.0
     return [
         _costs(
-            run, increases, profiled, steps.main, steps.thread[steps.main], began, team, str(loader),
+            run, increases, profiled, steps.main, steps.thread[steps.main], began, str(loader),
             part.sort_values("asked_ns"), stops,
         )
         for loader, part in batches.groupby("loader", sort=True)
@@ -138,7 +136,6 @@ def _costs(
     process: int,
     thread: int,
     began: float,
-    team: float,
     loader: str,
     batches: pd.DataFrame,
     stops: Sequence[Stop],
@@ -207,7 +204,7 @@ def _costs(
         seen_working=of_workers > 0,
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
-        alone=1.0 + team * (min(_threads(run), cpus) - 1) if not settings.num_workers else 1.0,
+        alone=1.0 if settings.num_workers else _slowdown_alone(run, process, loader, cpus),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
@@ -310,9 +307,10 @@ def _stop(run: Run, process: int, loader: str, cpus: float) -> float:
     return float(rows["each"].fillna(0.0).iloc[0]) / _NS
 
 
-def _threads(run: Run) -> int:
-    """Of torch's team in the program."""
-    return run.manifest.torch.intra_op if run.manifest.torch else 1
+def _slowdown_alone(run: Run, process: int, loader: str, cpus: float) -> float:
+    """How many times longer one thread may take for what the team of the program had a part in."""
+    threads = min(run.manifest.torch.intra_op if run.manifest.torch else 1, cpus)
+    return 1.0 + share_of_operators(run, process, loader) * (threads - 1) if threads > 1 else 1.0
 
 
 def _began(run: Run, process: int, asked_ns: int) -> float:

@@ -66,7 +66,8 @@ TABLES: dict[str, pa.Schema] = {
         ("flops", pa.int64()),
         ("window", pa.int32()),
     ),
-    # `duration_ns` is the time the program waited for the batch; `bytes` is -1 where it was not measured.
+    # `duration_ns` is the time the program waited for the batch; `bytes` is -1 where it was not measured, as of most
+    # batches of very short steps.
     "batches": _table(
         ("loader", _NAME),
         ("epoch", pa.int64()),
@@ -78,9 +79,9 @@ TABLES: dict[str, pa.Schema] = {
     # as many as `pid` says.
     "workers": _table(("loader", _NAME), ("epoch", pa.int64()), ("worker", pa.int32()), ("pid", pa.int64())),
     # A batch made, in a worker or, without workers, in the program; where batches are very short, some of them.
-    # `iteration`: which pass of this process over its data set; `turn`: the batch's place among those it made in it, in
-    # which order they are delivered too. `cpu_ns` of the thread; `delayed_ns` it waited for a CPU, -1 where it was not
-    # measured.
+    # `iteration`: which pass of this process over its data set, of those that have a batch here; `turn`: the batch's
+    # place among those it made in it, in which order they are delivered too. `cpu_ns` of the thread; `delayed_ns` it
+    # waited for a CPU, -1 where it was not measured.
     "fetches": _table(
         ("iteration", pa.int64()),
         ("turn", pa.int64()),

@@ -69,6 +69,8 @@ class Turns:
     def end(self) -> None:
         """End it with all that it has started, if it has not ended yet."""
         if self.process.poll() is not None:
+            if self.process.returncode < 0:  # killed, it could not end the others
+                _end_all(self._group())
             return
         self.was_ended = True
         tree = self._tree()
@@ -83,13 +85,7 @@ class Turns:
             self.process.wait()
         # A worker of a loader that was just being started would wait for its parent forever. One that was started since
         # we looked has another parent now, but is in the group.
-        left = {*tree, *self._group()}
-        for act in (psutil.Process.terminate, psutil.Process.kill):
-            for each in left:
-                _send(partial(act, each))
-            deadline = time.monotonic() + _PATIENCE_S
-            while any(map(_lives, left)) and time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY_S)
+        _end_all([*tree, *self._group()])
 
     def _group(self) -> list[psutil.Process]:
         """What is in the process group that the process has led, if it has."""
@@ -148,6 +144,15 @@ def take_turns(
         for run in runs:
             run.end()
     return runs
+
+
+def _end_all(processes: Sequence[psutil.Process]) -> None:
+    for act in (psutil.Process.terminate, psutil.Process.kill):
+        for each in processes:
+            _send(partial(act, each))
+        deadline = time.monotonic() + _PATIENCE_S
+        while any(map(_lives, processes)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
 
 
 def _lives(process: psutil.Process) -> bool:
