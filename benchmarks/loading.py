@@ -326,6 +326,7 @@ def main() -> None:
     parser.add_argument("--only", choices=list(WORKLOADS))
     options = parser.parse_args()
     unit = bytes_per_ms()
+    of_sample = None if options.only else sample()
     found = []
     for name in [options.only] if options.only else WORKLOADS:
         each = measured_undisturbed(name, unit, options.rounds)
@@ -338,7 +339,8 @@ def main() -> None:
                 f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
-    total: dict[str, Any] = {"workloads": len(found)} | {told: summary(found, told) for told in ("one_run", "probed")}
+    total: dict[str, Any] = {"workloads": len(found), "sample": of_sample}
+    total |= {told: summary(found, told) for told in ("one_run", "probed")}
     splits = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
     total["split_errors"] = splits
     total["split_within_5_points"] = sum(
@@ -347,8 +349,6 @@ def main() -> None:
     total["stolen_most"] = max(each["stolen"] for each in found)
     total["measured_again"] = {each["name"]: each["tries"] for each in found if each["tries"] > 1}
     total["recording_median"] = float(np.median([each["recording"] for each in found]))
-    if not options.only:
-        total["sample"] = sample()
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 

@@ -206,8 +206,7 @@ class Loading:
                 index = iterator._num_yielded - 1
                 # Each in another place of its eight: a program may have a period of its own.
                 is_due = index % _NOW_AND_THEN == 5 * (index // _NOW_AND_THEN) % _NOW_AND_THEN
-                looks = is_due or index < _FIRST or not self._is_short()
-                size = look(of, index, batch) if looks else -1
+                size = look(of, index, batch) if is_due or of.looks_at_each else -1
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
                 agent.governor.spent_ns += clock() - end
             except Exception as error:
@@ -217,7 +216,8 @@ class Loading:
         return __next__
 
     def _look(self, of: "_Iteration", index: int, batch: Any) -> int:
-        """What is not done for every batch: how many bytes it has is told, -1 where that is not known."""
+        """What is not done for every short batch: how many bytes it has is told, -1 where that is not known."""
+        of.looks_at_each = index < _FIRST or not self._is_short()
         if self._agent.spool.has_many_notes():
             self._agent.write_noted()
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
@@ -250,3 +250,4 @@ class _Iteration:
     makes_batches: bool  # itself: the loader has no workers
     worker: int = -1
     order: Epoch | None = None
+    looks_at_each: bool = True  # of the next batches

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
@@ -17,19 +18,29 @@ from tracekit.run.reader import open_run
 
 TURN_MS, TURNS = 250.0, 8
 
+Sizes = NDArray[np.float64]
+ALIKE = np.ones(1)
 
-def probed(path: Path, workers: int, batch_ms: list[float], begins_ms: float, busy_turns: int = TURNS) -> Probed:
-    """A run in `path` that has every second turn, and takes so many ms for the batches of each of its turns; after some
-    of these it makes none."""
+
+def probed(
+    path: Path,
+    workers: int,
+    batch_ms: list[float],
+    begins_ms: float,
+    busy_turns: int = TURNS,
+    sizes: Sizes = ALIKE,
+) -> Probed:
+    """A run in `path` that has every second turn, and takes so many ms for the batches of each of its turns, times the
+    size of each, over and over; after some of the turns it makes none."""
     tape, stops, index = Tape(process=0, role="main"), [(0, ns(begins_ms))], 0
     tape.gap(begins_ms)
     for turn in range(TURNS):
         ends = tape.now + ns(TURN_MS)
-        while turn < busy_turns and tape.now + ns(batch_ms[turn]) < ends:
+        while turn < busy_turns and tape.now + ns(took_ms := batch_ms[turn] * sizes[index % len(sizes)]) < ends:
             start = tape.now
-            tape.fetch(0.9 * batch_ms[turn], turn=index, cpu_ms=0.1 * batch_ms[turn])
+            tape.fetch(0.9 * took_ms, turn=index, cpu_ms=0.1 * took_ms)
             tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
-            tape.gap(0.1 * batch_ms[turn])
+            tape.gap(0.1 * took_ms)
             index += 1
         tape.now = ends + ns(TURN_MS)
         stops.append((ends, tape.now))
@@ -40,10 +51,15 @@ def probed(path: Path, workers: int, batch_ms: list[float], begins_ms: float, bu
     return Probed(path.name, [(stopped + offset, resumed + offset) for stopped, resumed in stops])
 
 
-def with_probe(path: Path, *conditions: tuple[int, list[float]], busy_turns: int = TURNS) -> Path:
+def with_probe(
+    path: Path,
+    *conditions: tuple[int, list[float]],
+    busy_turns: int = TURNS,
+    sizes: tuple[Sizes, Sizes] = (ALIKE, ALIKE),
+) -> Path:
     make_run(path, [Tape(process=0, role="main")])
     sitting = [
-        probed(path / PROBE / str(number), *each, number * TURN_MS, busy_turns)
+        probed(path / PROBE / str(number), *each, number * TURN_MS, busy_turns, sizes[number])
         for number, each in enumerate(conditions)
     ]
     save_sitting(path, sitting)
@@ -68,6 +84,22 @@ def test_what_was_seen_is_as_uncertain_as_turns_differ(tmp_path: Path) -> None:
     path = with_probe(tmp_path / "run", (0, [5.0] * TURNS), (4, list(paces)))
     (seen,) = probes(open_run(path))["loader"].seen
     assert 0.2 < seen.error < 1.2
+
+
+def test_the_same_samples_in_both_tell_more_than_turns(tmp_path: Path) -> None:
+    """GIVEN batches of which some take ten times as long, 4 workers with which each takes two thirds THEN the turns,
+    each with others of them, tell less than the same ones of both do; where these are others too, they tell no more."""
+    order = np.random.default_rng(3)
+    sizes = order.choice([1.0, 10.0], 400, p=[0.8, 0.2])
+    others = order.permutation(sizes)
+    same, other = (
+        probes(open_run(with_probe(tmp_path / name, (0, [3.0] * TURNS), (4, [2.0] * TURNS), sizes=(sizes, theirs))))
+        for name, theirs in (("same", sizes), ("other", others))
+    )
+    (of_same,), (of_others,) = same["loader"].seen, other["loader"].seen
+    assert of_same.ratio == pytest.approx(2 / 3, rel=0.08) and of_same.error < 0.1
+    assert of_others.error > 1.5 * of_same.error
+    assert abs(np.log(of_others.ratio / (2 / 3))) < of_others.error
 
 
 def test_too_few_turns_tell_nothing_of_the_pace(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def memory_of(summary: LoaderSummary) -> Finding:
     workers = "1 worker" if summary.num_workers == 1 else f"{summary.num_workers} workers"
     title = f"{summary.loader} has {workers}, of up to {each:,.0f} MiB, some of it the program's"
     if summary.ahead_bytes is not None:
-        title += f", and up to {summary.ahead_bytes / (1 << 20):,.1f} MiB of batches in shared memory"
+        title += f", and up to {max(summary.ahead_bytes / (1 << 20), 0.1):,.1f} MiB of batches in shared memory"
     evidence = {"loader": summary.loader, "worker_bytes": summary.worker_bytes, "ahead_bytes": summary.ahead_bytes}
     return Finding("loading.memory", title, evidence)
 

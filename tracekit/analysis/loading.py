@@ -41,10 +41,11 @@ class LoaderCosts:
     and `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
     (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch
     takes as long; `receive` is what a batch that is there takes to be taken: both without waiting for a CPU. `first`
-    marks those that an epoch began with. `start` is what the program takes to start one worker, `boot` what a worker
-    takes then until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, and at most
-    `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
-    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    marks those that an epoch began with; `number` tells a batch by its epoch and index, in another run too. `start` is
+    what the program takes to start one worker, `boot` what a worker takes then until it makes its first batch, and
+    `stop` what ending takes it. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured;
+    a worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it
+    begins as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
@@ -65,6 +66,7 @@ class LoaderCosts:
     receive: Seconds
     consume: Seconds
     first: NDArray[np.bool_]
+    number: NDArray[np.int64]
     start: float
     boot: float
     stop: float
@@ -191,6 +193,7 @@ def _costs(
         receive=receive * (1 - crowding.delayed),
         consume=consume,
         first=first,
+        number=(epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64),
         start=_start(run, process, loader),
         boot=_boot(batches[known & ~itself]),
         stop=_stop(run, process, loader, cpus),

@@ -18,10 +18,13 @@ from tracekit.run.reader import Run, open_run
 # another one's. A worker has a read under way, of the many that a turn takes.
 _COLD = 0.25
 _FEWEST_TURNS = 3
+# The batches that both got are cut into so many parts at most, each of some turns: the machine changes between them.
+_MOST_PARTS = 10
+_FEWEST_BATCHES = 4  # of a part
 _LEVEL = 0.95
 _NS = 1e9
 
-Pace = NDArray[np.float64]  # of each turn: seconds, batches
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ def probes(run: Run) -> dict[str, Probe]:
     if not turned:
         return {}
     other = turned[-1]
-    base, paces = (_paces(turned[0]), _paces(other)) if len(turned) > 1 else ({}, {})
+    base, ours = (_courses(turned[0]), _courses(other)) if len(turned) > 1 else ({}, {})
     return {
-        costs.loader: Probe(costs, _seen(costs, paces.get(costs.loader), base.get(costs.loader)))
+        costs.loader: Probe(costs, _seen(costs, ours.get(costs.loader), base.get(costs.loader)))
         for costs in loader_costs(other.run, other.steps, other.stops)
         if costs.known
     }
@@ -72,42 +75,83 @@ def _at(run: Run, stops: list[Stop]) -> list[Stop]:
     return [(stopped + offset, resumed + offset) for stopped, resumed in stops]
 
 
-def _paces(turned: _Turned) -> dict[str, Pace]:
-    """How long each turn was and how many batches came in it, by loader."""
+@dataclass(frozen=True)
+class _Course:
+    """How a run of a sitting went on with a loader: of each turn its seconds and batches, (T, 2); and for how many
+    seconds it had run, of those that it had in turns, when it got each batch [B], in the order in which it got them."""
+
+    turns: Times
+    ran: Times
+
+
+def _courses(turned: _Turned) -> dict[str, _Course]:
+    """By loader."""
     batches = turned.run.sql(
         "SELECT loader, start_ns + duration_ns AS received_ns FROM batches WHERE process = ? ORDER BY received_ns",
         [turned.steps.main],
     )
     stops = np.array(turned.stops, dtype=np.int64).reshape(-1, 2)
     begin, end = stops[:-1, 1], stops[1:, 0]
-    begin = begin + ((end - begin) * _COLD).astype(np.int64)
+    if not len(begin):
+        return {}
+    ran = np.append(0, np.cumsum(end - begin))
+    warm = begin + ((end - begin) * _COLD).astype(np.int64)
     found = {}
     for loader, part in batches.groupby("loader"):
         received = part["received_ns"].to_numpy()
-        count = np.searchsorted(received, end) - np.searchsorted(received, begin)
+        count = np.searchsorted(received, end) - np.searchsorted(received, warm)
         # It may go on without this loader; after the last turn it did not go on.
-        is_at_it = (begin >= received[0]) & ((end <= received[-1]) | (end == end[-1:]) & (count > 0))
-        found[str(loader)] = np.where(is_at_it[:, None], np.stack([(end - begin) / _NS, count], axis=1), 0.0)
+        is_at_it = (warm >= received[0]) & ((end <= received[-1]) | (end == end[-1:]) & (count > 0))
+        turns = np.where(is_at_it[:, None], np.stack([(end - warm) / _NS, count], axis=1), 0.0)
+        turn = np.maximum(np.searchsorted(begin, received, "right") - 1, 0)
+        until = ran[turn] + np.minimum(received - begin[turn], (end - begin)[turn])
+        found[str(loader)] = _Course(turns, until / _NS)
     return found
 
 
-def _seen(costs: LoaderCosts, pace: Pace | None, base: Pace | None) -> list[Seen]:
-    """By the turns that both had side by side; the error by leaving out one after the other (jackknife)."""
-    if pace is None or base is None:
+def _seen(costs: LoaderCosts, ours: _Course | None, base: _Course | None) -> list[Seen]:
+    """By the turns that both had side by side, or by the batches that both got, whichever is surer: the machine is the
+    same in the former, and the samples may be in the latter."""
+    if ours is None or base is None:
         return []
-    turns = min(len(pace), len(base))
-    both = np.stack([pace[:turns], base[:turns]])
-    both = both[:, (both[:, :, 0] > 0).all(axis=0)]
-    turns, sums = both.shape[1], both.sum(axis=1)
-    without = sums[:, None] - both
-    if turns < _FEWEST_TURNS or without[:, :, 1].min() == 0:
+    tried = [_ratio(both) for both in (_side_by_side(ours, base), _of_the_same_batches(ours, base)) if both is not None]
+    if not tried:
         return []
+    ratio, error = min(tried, key=lambda each: each[1])
+    return [Seen(costs.settings.num_workers, costs.settings.prefetch_factor or 0, ratio, error)]
 
-    def log_ratio(times: NDArray[np.float64]) -> NDArray[np.float64]:
+
+def _side_by_side(ours: _Course, base: _Course) -> Times | None:
+    """Seconds and batches of the turns that both had: (2, T, 2), the base last."""
+    turns = min(len(ours.turns), len(base.turns))
+    both = np.stack([ours.turns[:turns], base.turns[:turns]])
+    both = both[:, (both[:, :, 0] > 0).all(axis=0)]
+    each_batches = both[:, :, 1]
+    is_enough = both.shape[1] >= _FEWEST_TURNS and (each_batches.sum(axis=1, keepdims=True) > each_batches).all()
+    return both if is_enough else None
+
+
+def _of_the_same_batches(ours: _Course, base: _Course) -> Times | None:
+    """Seconds and batches of parts of what both got in their turns: (2, parts, 2), the base last."""
+    parts = min(_MOST_PARTS, *(int(np.count_nonzero(each.turns[:, 1])) for each in (ours, base)))
+    first = max(int(np.count_nonzero(each.ran < 0)) for each in (ours, base))
+    last = min(len(ours.ran), len(base.ran)) - 1
+    if parts < _FEWEST_TURNS or last - first < parts * _FEWEST_BATCHES:
+        return None
+    cuts = np.linspace(first, last, parts + 1).astype(np.intp)
+    seconds = np.stack([np.diff(each.ran[cuts]) for each in (ours, base)])
+    return np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2)
+
+
+def _ratio(both: Times) -> tuple[float, float]:
+    """How many times longer than the base a batch took; the error of the logarithm with 95 %, by leaving out one part
+    after the other (jackknife)."""
+    parts, sums = both.shape[1], both.sum(axis=1)
+
+    def log_ratio(times: Times) -> Times:
         per_batch = np.log(times[..., 0] / times[..., 1])
         return np.asarray(per_batch[0] - per_batch[1])
 
-    left_out = log_ratio(without)
-    error = np.sqrt((turns - 1) * np.mean((left_out - left_out.mean()) ** 2)) * student.ppf((1 + _LEVEL) / 2, turns - 1)
-    settings = costs.settings
-    return [Seen(settings.num_workers, settings.prefetch_factor or 0, float(np.exp(log_ratio(sums))), float(error))]
+    left_out = log_ratio(sums[:, None] - both)
+    error = np.sqrt((parts - 1) * np.mean((left_out - left_out.mean()) ** 2)) * student.ppf((1 + _LEVEL) / 2, parts - 1)
+    return float(np.exp(log_ratio(sums))), float(error)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.loading import LoaderCosts
+from tracekit.analysis.loading import LoaderCosts, Seconds
 
 # Of a mean: so many standard errors to either side hold it with 95 %.
 _STANDARD_ERRORS = 1.96
+# Fewer batches do not tell how sure they are.
+_FEWEST_SAME = 30
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,24 @@ def storages(costs: LoaderCosts, workers: int, probe: LoaderCosts | None = None)
 
 
 def _slower(costs: LoaderCosts, probe: LoaderCosts) -> tuple[float, float]:
-    """How many times longer a batch takes to read among the probe's readers: at least and at most."""
-    ratio = float(probe.blocked.mean() / costs.blocked.mean()) if costs.blocked.any() else 1.0
-    error = _STANDARD_ERRORS * float(np.hypot(_error(costs), _error(probe)))
-    return ratio * (1 - min(error, 1.0)), ratio * (1 + error)
+    """How many times longer a batch takes to read among the probe's readers: at least and at most. By all batches, or
+    by those that both have seen, whichever is surer: where they have the same samples the latter is."""
+    if not costs.blocked.any() or not probe.blocked.any():
+        return 1.0, 1.0
+    tried = [(_ratio(costs.blocked, probe.blocked), float(np.hypot(_error(costs.blocked), _error(probe.blocked))))]
+    _, ours, theirs = np.intersect1d(costs.number, probe.number, return_indices=True)
+    same, again = costs.blocked[ours], probe.blocked[theirs]
+    if len(same) >= _FEWEST_SAME and same.any() and again.any():
+        ratio = _ratio(same, again)
+        tried.append((ratio, float((again - ratio * same).std() / again.mean() / np.sqrt(len(same)))))
+    ratio, error = min(tried, key=lambda each: each[1])
+    return ratio * (1 - min(_STANDARD_ERRORS * error, 1.0)), ratio * (1 + _STANDARD_ERRORS * error)
 
 
-def _error(costs: LoaderCosts) -> float:
-    """The standard error of the mean time that storage took, relative."""
-    mean = costs.blocked.mean()
-    return float(costs.blocked.std() / mean / np.sqrt(len(costs))) if mean > 0 else 0.0
+def _ratio(before: Seconds, now: Seconds) -> float:
+    return float(now.mean() / before.mean())
+
+
+def _error(times: Seconds) -> float:
+    """The standard error of a mean time, relative."""
+    return float(times.std() / times.mean() / np.sqrt(len(times)))

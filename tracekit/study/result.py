@@ -88,7 +88,7 @@ def text_of(study: Study) -> str:
         gain = f", saves {each.gain.expected:+.1%} [{each.gain.low:+.1%}, {each.gain.high:+.1%}]"
         why = f" ({each.why})" if each.why else ""
         known = gain if each.pairs >= FEWEST_PAIRS else ""
-        pairs = "pairs of blocks in one process" if each.in_one_process else "pairs"
+        pairs = "pairs of blocks, each of one process" if each.in_one_process else "pairs"
         lines.append(f"    {each.b} against {each.a}: {each.verdict}{known}, {each.pairs} {pairs}{why}")
     lines += ["", f"  {study.stopped}", *([f"  {study.interleaved}"] if study.interleaved else [])]
     if study.advice:

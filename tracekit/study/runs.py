@@ -97,9 +97,9 @@ class StudyRuns:
         began = time.monotonic()
         run = launch.opened(alone(launch).process.returncode)
         self.seconds.append(time.monotonic() - began)
-        broken = [note for note in run.missing if is_refusal(note.what) or note.what.startswith(ENDED_EXPLORATION)]
-        if broken:
-            raise StudyError(f"{broken[0].what}: {broken[0].why}")
+        broken = next((note for note in run.missing if note.what.startswith(ENDED_EXPLORATION)), None)
+        if broken is not None:
+            raise StudyError(f"{broken.what}: {broken.why}")
         return run
 
     def try_alone(self, condition: Condition) -> None:
