@@ -17,7 +17,8 @@ machines meanwhile; where that was much the workload is measured again, at most 
 
 Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
 `samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,
-and got. Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth.
+and got. Storage is emulated: an HTTP server in a process of its own, with latency and bandwidth. Ctrl-C ends it early,
+with what was measured until then.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def store_of(workload: Workload) -> Iterator[str]:
     if not workload.size(0):
         yield ""
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for index in samples:
             (Path(folder) / str(index)).write_bytes(bytes(workload.size(index)))
         with store(folder, workload.latency, workload.bandwidth) as url:
@@ -174,7 +175,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
     """What was predicted and recommended for a workload, by one run and by a probe too, and what is true."""
     workload = WORKLOADS[name]
     now = _cell(workload.workers, workload.prefetch)
-    with store_of(workload) as url, tempfile.TemporaryDirectory() as folder:
+    with store_of(workload) as url, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = f"{folder}/run"
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
         words, three = sorted(GRID | {now}), [now, f"{now}:cached", f"{now}:synthetic"]
@@ -204,7 +205,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
 
 def sample() -> dict[str, Any]:
     """How many times as fast the sample was told to get, by one run and by a probe too, and what was verified."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         images, run = f"{folder}/images", f"{folder}/run"
         _output([*SAMPLE, "--folder", images, "--epochs", "0"])
         with store(images, SAMPLE_LATENCY, SAMPLE_BANDWIDTH) as url:
@@ -319,17 +320,11 @@ def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=list(WORKLOADS))
-    options = parser.parse_args()
+def measure_all(names: list[str], rounds: int, found: list[dict[str, Any]]) -> None:
+    """Measure one workload after the other, add each to what was `found`, and say how it went."""
     unit = bytes_per_ms()
-    of_sample = None if options.only else sample()
-    found = []
-    for name in [options.only] if options.only else WORKLOADS:
-        each = measured_undisturbed(name, unit, options.rounds)
+    for name in names:
+        each = measured_undisturbed(name, unit, rounds)
         found.append(each)
         for told in ("one_run", "probed"):
             one = each[told]
@@ -339,8 +334,11 @@ def main() -> None:
                 f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
-    total: dict[str, Any] = {"workloads": len(found), "sample": of_sample}
-    total |= {told: summary(found, told) for told in ("one_run", "probed")}
+
+
+def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Over all workloads."""
+    total: dict[str, Any] = {told: summary(found, told) for told in ("one_run", "probed")}
     splits = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
     total["split_errors"] = splits
     total["split_within_5_points"] = sum(
@@ -349,6 +347,23 @@ def main() -> None:
     total["stolen_most"] = max(each["stolen"] for each in found)
     total["measured_again"] = {each["name"]: each["tries"] for each in found if each["tries"] > 1}
     total["recording_median"] = float(np.median([each["recording"] for each in found]))
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=list(WORKLOADS))
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    total: dict[str, Any] = {"sample": None}
+    with suppress(KeyboardInterrupt):
+        total["sample"] = None if options.only else sample()
+        measure_all([options.only] if options.only else list(WORKLOADS), options.rounds, found)
+    total["workloads"] = len(found)
+    if found:
+        total |= concluded(found)
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 

@@ -242,10 +242,12 @@ class Fetching:
 
     def _note(self, samples: "Samples", iteration: int, turn: int) -> None:
         spool, thread = self._agent.spool, threads.current().tid
-        name = spool.intern("sample")
-        for (_, start, before), (index, end, after) in pairwise(samples.marks):
+        name, mark_ns = spool.intern("sample"), samples.mark_ns
+        for done, ((_, start, before), (index, end, after)) in enumerate(pairwise(samples.marks)):
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
-            spool.note((name, thread, start, end, turn, iteration, number, after - before, 0, 0, Kind.SAMPLE))
+            start, end = start - done * mark_ns, end - (done + 1) * mark_ns  # as without us
+            cpu = max(after - before - mark_ns, 0)
+            spool.note((name, thread, start, max(end, start), turn, iteration, number, cpu, 0, 0, Kind.SAMPLE))
 
 
 @dataclass(slots=True)

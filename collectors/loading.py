@@ -208,7 +208,6 @@ class Loading:
                 is_due = index % _NOW_AND_THEN == 5 * (index // _NOW_AND_THEN) % _NOW_AND_THEN
                 size = look(of, index, batch) if is_due or of.looks_at_each else -1
                 note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
-                agent.governor.spent_ns += clock() - end
             except Exception as error:
                 agent.fail("loading", error)
             return batch
@@ -217,15 +216,17 @@ class Loading:
 
     def _look(self, of: "_Iteration", index: int, batch: Any) -> int:
         """What is not done for every short batch: how many bytes it has is told, -1 where that is not known."""
-        of.looks_at_each = index < _FIRST or not self._is_short()
         if self._agent.spool.has_many_notes():
             self._agent.write_noted()
+        began = clock()
+        of.looks_at_each = index < _FIRST or not self._is_short()
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
         if index % _SELDOM == 0:
             if of.order is not None:
                 of.order.settle()
             if size < 0:
                 size = bytes_of_any(batch)
+        self._agent.governor.spent_ns += clock() - began
         return size
 
     def _end(self, iterator: Any) -> None:

@@ -7,6 +7,7 @@ prints its URL when it is ready. Emulated: real sockets, times made up.
 """
 
 import argparse
+import sys
 import threading
 import time
 from functools import partial
@@ -55,6 +56,11 @@ class SlowHandler(SimpleHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Readers may be killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loading import (
+    CHEAPEST,
     MODEL_ERROR,
     TOGETHER,
     forecasts,
@@ -52,6 +53,7 @@ def costs(
         blocked=zero + blocked,
         cpu=zero + cpu,
         reading_cpu=0.0,
+        collating=None,
         send=0.0,
         receive=zero,
         consume=zero + consume,
@@ -360,6 +362,18 @@ def test_a_run_without_workers_has_not_seen_cpus_busy_together(workers: int, slo
 def test_what_waits_for_storage_slows_no_cpu() -> None:
     least, most = per_batch(costs(workers=0, blocked=0.02, consume=0.01, readers=1), 1)
     assert most / least == pytest.approx(1.0, rel=0.03)
+
+
+def test_what_workers_cost_is_a_range_until_one_was_seen() -> None:
+    """GIVEN tiny batches without workers THEN with one they may take what taking a batch costs here or there; a probe
+    with one has seen what it costs."""
+    found = costs(workers=0, cpu=0.0001, consume=0.0001, readers=1)
+    least, most = per_batch(found, 1)
+    assert most / least > 0.7 / CHEAPEST
+    seen = replace(costs(workers=1, cpu=0.0001, consume=0.0001, readers=1), receive=np.full(BATCHES, 0.0006))
+    probe = Probe(seen, [Seen(1, 2, 0.0008 / 0.0002, 0.02)])
+    (each,) = [each for each in forecasts(found, [1], probe).grid if each.settings.prefetch == 8]
+    assert each.high < 1.3 * each.low * (1 + MODEL_ERROR) and each.expected == pytest.approx(0.0008, rel=0.1)
 
 
 def test_a_long_epoch_is_judged_by_all_of_its_length() -> None:

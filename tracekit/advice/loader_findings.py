@@ -1,13 +1,17 @@
-"""What is found of loaders: for what the program waits, how far ahead their order is known, what memory they take, and
-which samples take long."""
+"""What is found of loaders: for what the program waits, how far ahead their order is known, what memory they take, how
+their batches get to a GPU, and which samples take long."""
 
+from collections.abc import Sequence
+
+from tracekit.analysis.copies import share_of_pageable
+from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.report_schema import Finding, LoaderSummary
 from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_samples
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 
-# A share of the wait that is worth a word.
-NOTABLE = 0.1
+# A share of the wait that is worth a word, and one of all of the time.
+NOTABLE, NOTICED = 0.1, 0.01
 # Samples are uneven where this share of them takes a notable share of the time; so many are named.
 _FEW, _NAMED = 0.01, 5
 _NS_PER_MS = 1e6
@@ -24,6 +28,8 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
     """`loading.split`: the share of the time, and what for."""
     first = max(summary.split, key=lambda name: summary.split[name])
     title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
+    if first == "cpu" and summary.collating is not None and summary.collating >= NOTABLE:
+        title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
     if summary.order >= NOTABLE:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
@@ -40,6 +46,25 @@ def memory_of(summary: LoaderSummary) -> Finding:
         title += f", and up to {max(summary.ahead_bytes / (1 << 20), 0.1):,.1f} MiB of batches in shared memory"
     evidence = {"loader": summary.loader, "worker_bytes": summary.worker_bytes, "ahead_bytes": summary.ahead_bytes}
     return Finding("loading.memory", title, evidence)
+
+
+def pageable_copies(run: Run, loaders: Sequence[LoaderCosts]) -> Finding | None:
+    """`loading.pageable`: that copies to a GPU from memory that is not page-locked take time, as batches of these
+    loaders, the process's, may be. How much faster page-locked ones are, no run has seen that had none. None where that
+    is not worth it, or some are page-locked: then nobody knows whose the copies are."""
+    if not loaders or any(each.settings.pin_memory for each in loaders):
+        return None
+    share = share_of_pageable(run, loaders[0].process)
+    if share < NOTICED:
+        return None
+    names = sorted(each.loader for each in loaders)
+    settings = " and ".join(f"`loader.{name}.pin_memory = true`" for name in names)
+    title = (
+        f"copies to the GPU from memory that is not page-locked take {share:.0%} of the profiler's windows; what"
+        f" page-locked batches save is told by {settings} in a settings file and `tracekit verify`; copies with"
+        " non_blocking=True then go on beside other work"
+    )
+    return Finding("loading.pageable", title, {"loaders": names, "share": share})
 
 
 def predictability(name: str, loader: Loader) -> Finding:

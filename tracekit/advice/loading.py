@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Literal
 
 from tracekit.advice.loader_effects import effect_of
-from tracekit.advice.loader_findings import memory_of, predictability, uneven_samples, why_it_waits
+from tracekit.advice.loader_findings import memory_of, pageable_copies, predictability, uneven_samples, why_it_waits
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, LoaderSummary, Report, Setting
@@ -73,8 +73,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
     ]
     if why_none:
         whys.append(f"The probe was left out: {why_none}; {_how_to_probe(report)} makes another.")
-    if uneven := uneven_samples(run):
-        report.findings.append(uneven)
+    further = uneven_samples(run), pageable_copies(run, found)
+    report.findings += [each for each in further if each]
     return Advice(settings, " ".join(whys), holds_for(run.manifest.loaders, [each.name for each in settings]))
 
 
@@ -116,6 +116,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         ahead_bytes=needed(costs, costs.settings.num_workers, costs.settings.prefetch_factor or 2)[0]
         if costs.largest_batch is not None
         else None,
+        collating=costs.collating,
         forecasts=[
             LoaderForecast(
                 each.settings.workers,

@@ -10,17 +10,18 @@ import pandas as pd
 from tracekit.run.reader import Run
 
 _MADE = [
-    "maker", "made_start_ns", "made_ns", "cpu_ns", "reading_cpu_ns", "delayed_ns", "samples", "iteration", "turn",
-    "ready_ns",
+    "maker", "made_start_ns", "made_ns", "cpu_ns", "reading_cpu_ns", "sampling_ns", "sampled", "delayed_ns",
+    "samples", "iteration", "turn", "ready_ns",
 ]  # fmt: skip
 
 
 def made_batches(run: Run, process: int) -> pd.DataFrame:
     """One row per batch that a process got, by loader, epoch and index: `asked_ns`, `received_ns`, `worker` (-1: the
     program itself), `bytes`; and how it was made: by which process (`maker`), from `made_start_ns` to `made_ns`,
-    `cpu_ns`, `reading_cpu_ns` (of it, in reads) and `delayed_ns` (waiting for a CPU; -1 where not measured) of those
-    that were looked at, `samples`, `iteration`, `turn`, and when all workers had been started (`ready_ns`). Where that
-    is not known, `maker` is -1 and the times are 0.
+    `cpu_ns`, of those that were looked at `reading_cpu_ns` (of it, in reads), `sampling_ns` (to get so many samples as
+    were `sampled`; the rest puts them together) and `delayed_ns` (waiting for a CPU; -1 where not measured), `samples`,
+    `iteration`, `turn`, and when all workers had been started (`ready_ns`). Where that is not known, `maker` is -1 and
+    the times are 0.
     """
     batches = run.sql(
         "SELECT process, thread, loader, epoch, index, worker, bytes, start_ns AS asked_ns, "
@@ -31,8 +32,11 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
         "SELECT process AS maker, thread, iteration, turn, samples, cpu_ns, delayed_ns, start_ns AS made_start_ns, "
         "start_ns + duration_ns AS made_ns FROM fetches"
     )
-    fetches = fetches.merge(_reading(run), on=["maker", "thread", "made_start_ns"], how="left")
-    fetches["reading_cpu_ns"] = fetches["reading_cpu_ns"].fillna(0)
+    reading = _within(run, "reads", "sum(inside.cpu_ns) AS reading_cpu_ns")
+    sampling = _within(run, "samples", "sum(inside.duration_ns) AS sampling_ns, count(*) AS sampled")
+    for each in (reading, sampling):
+        fetches = fetches.merge(each, on=["maker", "thread", "made_start_ns"], how="left")
+    fetches = fetches.fillna({"reading_cpu_ns": 0, "sampling_ns": 0, "sampled": 0})
     by_worker = batches["worker"] >= 0
     workers = _workers(run, process)
     found = pd.concat([_by_workers(workers, batches[by_worker], fetches), _by_itself(batches[~by_worker], fetches)])
@@ -44,14 +48,13 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
     return found.fillna(dict.fromkeys(_MADE, 0)).astype(dict.fromkeys(_MADE, np.int64))
 
 
-def _reading(run: Run) -> pd.DataFrame:
-    """The CPU time of reading (`reading_cpu_ns`) of the batches that were looked at and read something."""
+def _within(run: Run, table: str, sums: str) -> pd.DataFrame:
+    """Sums over what happened `inside` the making of each batch, of those in which something did."""
     return run.sql(
         "SELECT fetches.process AS maker, fetches.thread, fetches.start_ns AS made_start_ns, "
-        "sum(reads.cpu_ns) AS reading_cpu_ns "
-        "FROM reads ASOF JOIN fetches ON reads.process = fetches.process AND reads.thread = fetches.thread "
-        "AND reads.start_ns >= fetches.start_ns "
-        "WHERE reads.start_ns < fetches.start_ns + fetches.duration_ns GROUP BY ALL"
+        f"{sums} FROM {table} AS inside ASOF JOIN fetches ON inside.process = fetches.process "
+        "AND inside.thread = fetches.thread AND inside.start_ns >= fetches.start_ns "
+        "WHERE inside.start_ns < fetches.start_ns + fetches.duration_ns GROUP BY ALL"
     )
 
 

@@ -39,13 +39,14 @@ class LoaderCosts:
 
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next,
     and `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
-    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and to `send` a batch
-    takes as long; `receive` is what a batch that is there takes to be taken: both without waiting for a CPU. `first`
-    marks those that an epoch began with; `number` tells a batch by its epoch and index, in another run too. `start` is
-    what the program takes to start one worker, `boot` what a worker takes then until it makes its first batch, and
-    `stop` what ending takes it. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured;
-    a worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it
-    begins as), and `memory` was free beside the program.
+    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and putting samples together
+    the share `collating` of all (None: not seen). To `send` a batch takes as long, and to `receive` one that is there:
+    both without waiting for a CPU. `first` marks those that an epoch began with; `number` tells a batch by its epoch
+    and index, in another run too (-1: how it was made was not seen). `start` is what the program takes to start one
+    worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A batch has
+    `batch_bytes`, and at most `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or,
+    where none was `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the
+    program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
@@ -62,6 +63,7 @@ class LoaderCosts:
     blocked: Seconds
     cpu: Seconds
     reading_cpu: float
+    collating: float | None
     send: float
     receive: Seconds
     consume: Seconds
@@ -189,11 +191,12 @@ def _costs(
         blocked=blocked,
         cpu=cpu,
         reading_cpu=_reading_cpu(batches),
+        collating=_collating(batches),
         send=send * (1 - crowding.delayed),
         receive=receive * (1 - crowding.delayed),
         consume=consume,
         first=first,
-        number=(epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64),
+        number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),
         start=_start(run, process, loader),
         boot=_boot(batches[known & ~itself]),
         stop=_stop(run, process, loader, cpus),
@@ -254,6 +257,13 @@ def _reading_cpu(batches: pd.DataFrame) -> float:
     looked = batches[(batches["delayed_ns"] >= 0) & (batches["maker"] >= 0)]
     whole = looked["cpu_ns"].sum()
     return float(min(looked["reading_cpu_ns"].sum() / whole, 1.0)) if whole > 0 else 0.0
+
+
+def _collating(batches: pd.DataFrame) -> float | None:
+    """The share of the time of making batches in which no sample was got, of those batches that were looked at."""
+    looked = batches[(batches["samples"] > 0) & (batches["sampled"] == batches["samples"])]
+    making = float((looked["made_ns"] - looked["made_start_ns"]).sum())
+    return max(1 - float(looked["sampling_ns"].sum()) / making, 0.0) if making > 0 else None
 
 
 def _receive(wait: Seconds, late: Seconds) -> float:

@@ -18,7 +18,8 @@ from tracekit.run.reader import Run, open_run
 # another one's. A worker has a read under way, of the many that a turn takes.
 _COLD = 0.25
 _FEWEST_TURNS = 3
-# The batches that both got are cut into so many parts at most, each of some turns: the machine changes between them.
+# The batches that both got are cut into so many parts at most, none shorter than a turn: the machine changes from turn
+# to turn.
 _MOST_PARTS = 10
 _FEWEST_BATCHES = 4  # of a part
 _LEVEL = 0.95
@@ -29,8 +30,8 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Seen:
-    """How many times longer than with the program's own settings a batch took with these, at the same time; the error
-    of the logarithm is at most so much, with 95 %."""
+    """How many times longer than with the program's own settings a batch took with these, in turn; the error of the
+    logarithm is at most so much, with 95 %."""
 
     workers: int
     prefetch: int
@@ -103,6 +104,7 @@ def _courses(turned: _Turned) -> dict[str, _Course]:
         # It may go on without this loader; after the last turn it did not go on.
         is_at_it = (warm >= received[0]) & ((end <= received[-1]) | (end == end[-1:]) & (count > 0))
         turns = np.where(is_at_it[:, None], np.stack([(end - warm) / _NS, count], axis=1), 0.0)
+        received = received[received <= end[-1]]  # of a last turn that was not stopped nobody knows the end
         turn = np.maximum(np.searchsorted(begin, received, "right") - 1, 0)
         until = ran[turn] + np.minimum(received - begin[turn], (end - begin)[turn])
         found[str(loader)] = _Course(turns, until / _NS)
@@ -111,12 +113,17 @@ def _courses(turned: _Turned) -> dict[str, _Course]:
 
 def _seen(costs: LoaderCosts, ours: _Course | None, base: _Course | None) -> list[Seen]:
     """By the turns that both had side by side, or by the batches that both got, whichever is surer: the machine is the
-    same in the former, and the samples may be in the latter."""
+    same in the former, and the samples may be in the latter. These hold what was read while a process was stopped,
+    for which the turns leave their cold part out: by how much the two differ counts as an error too."""
     if ours is None or base is None:
         return []
-    tried = [_ratio(both) for both in (_side_by_side(ours, base), _of_the_same_batches(ours, base)) if both is not None]
+    both = [each for each in (_side_by_side(ours, base), _of_the_same_batches(ours, base)) if each is not None]
+    tried = [_ratio(each, 1 - (1 - _LEVEL) / len(both)) for each in both]
     if not tried:
         return []
+    if len(tried) == 2:
+        (by_turns, _), (by_batches, error) = tried
+        tried[1] = by_batches, float(np.hypot(error, np.log(by_batches / by_turns)))
     ratio, error = min(tried, key=lambda each: each[1])
     return [Seen(costs.settings.num_workers, costs.settings.prefetch_factor or 0, ratio, error)]
 
@@ -136,16 +143,19 @@ def _of_the_same_batches(ours: _Course, base: _Course) -> Times | None:
     parts = min(_MOST_PARTS, *(int(np.count_nonzero(each.turns[:, 1])) for each in (ours, base)))
     first = max(int(np.count_nonzero(each.ran < 0)) for each in (ours, base))
     last = min(len(ours.ran), len(base.ran)) - 1
-    if parts < _FEWEST_TURNS or last - first < parts * _FEWEST_BATCHES:
+    parts = min(parts, (last - first) // _FEWEST_BATCHES)
+    if parts < _FEWEST_TURNS:
         return None
     cuts = np.linspace(first, last, parts + 1).astype(np.intp)
     seconds = np.stack([np.diff(each.ran[cuts]) for each in (ours, base)])
+    if (seconds <= 0).any():
+        return None
     return np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2)
 
 
-def _ratio(both: Times) -> tuple[float, float]:
-    """How many times longer than the base a batch took; the error of the logarithm with 95 %, by leaving out one part
-    after the other (jackknife)."""
+def _ratio(both: Times, level: float) -> tuple[float, float]:
+    """How many times longer than the base a batch took; the error of the logarithm at this level, by leaving out one
+    part after the other (jackknife)."""
     parts, sums = both.shape[1], both.sum(axis=1)
 
     def log_ratio(times: Times) -> Times:
@@ -153,5 +163,5 @@ def _ratio(both: Times) -> tuple[float, float]:
         return np.asarray(per_batch[0] - per_batch[1])
 
     left_out = log_ratio(sums[:, None] - both)
-    error = np.sqrt((parts - 1) * np.mean((left_out - left_out.mean()) ** 2)) * student.ppf((1 + _LEVEL) / 2, parts - 1)
+    error = np.sqrt((parts - 1) * np.mean((left_out - left_out.mean()) ** 2)) * student.ppf((1 + level) / 2, parts - 1)
     return float(np.exp(log_ratio(sums))), float(error)

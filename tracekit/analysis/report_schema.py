@@ -189,7 +189,8 @@ class LoaderSummary(msgspec.Struct):
     (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by how much the
     prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its samples was
     known (`run`, `epoch`, `none`; "" where that was not looked at). A worker takes `worker_bytes` of memory (0: not
-    seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known).
+    seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known). Making a batch goes
+    by to get its samples, but for the share `collating`, which puts them together (None: not seen).
     """
 
     process: int
@@ -215,6 +216,7 @@ class LoaderSummary(msgspec.Struct):
     in_order: bool = True
     worker_bytes: int = 0
     ahead_bytes: int | None = None
+    collating: float | None = None
 
 
 class Report(msgspec.Struct):

@@ -26,13 +26,15 @@ _PREFETCH = (1, 2, 4, 8, 16)
 _EVERY_COUNT_TO = 8
 _GROWTH = 1.25
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
-# tensors and `fork` on Linux x86-64. A worker puts its batches into memory that is made anew and shared, which takes
-# 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
+# tensors and `fork` on Linux x86-64. Taking and ending may cost the share CHEAPEST of it: on other days such a machine
+# took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made anew and shared, which takes 3.0 to
+# 3.4 ms for 4 MiB; the same without workers 0.1.
 RECEIVE_S = 0.0013
 BYTES_PER_S = 1.35e9
 START_S = 0.013
 BOOT_S = 0.017
 STOP_S = 0.011
+CHEAPEST = 0.35
 # How many times longer computing takes beside another busy CPU, at most: as seen on 2 virtual CPUs, where "computing,
 # as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
 # Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
@@ -102,13 +104,13 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         expected, error = measured * each.ratio, float(np.exp(each.error))
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
-    together = _together(costs, probe, seen.values())
+    besides = _besides(costs, probe, seen.values())
     of_workers = {current.workers: [_missed(measured, _time(costs, current, Storage()))]}
     own_error = abs(1 / of_workers[current.workers][0] - 1)
     error = max(own_error, MODEL_ERROR)
     for cell, measured_so in list(seen.items()):
         if cell != now:
-            replayed = _forecast(costs, measured_so.settings, probe, together)
+            replayed = _forecast(costs, measured_so.settings, probe, besides)
             seen[cell] = _both(measured_so, replayed, error)
             of_workers.setdefault(cell[0], []).append(_missed(seen[cell].expected, replayed.expected))
     missed = {workers: float(np.exp(np.mean(np.log(of_workers[workers])))) for workers in sorted(of_workers)}
@@ -116,7 +118,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     def forecast(settings: LoaderSettings) -> Forecast:
         if known := seen.get((settings.workers, settings.prefetch if settings.workers else 0)):
             return replace(known, settings=settings)
-        found = _forecast(costs, settings, probe, together)
+        found = _forecast(costs, settings, probe, besides)
         factor = float(np.interp(settings.workers, list(missed), list(missed.values())))
         low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
         return Forecast(settings, low, factor * found.expected, high)
@@ -213,11 +215,11 @@ def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, flo
     return START_S, BOOT_S if is_forked else max(costs.began, BOOT_S)
 
 
-def _stops_s(costs: LoaderCosts, workers: int) -> float:
+def _stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
     """What ending the workers takes after each epoch that is replayed. Those that persist end with the program."""
     if not workers or costs.settings.persistent_workers:
         return 0.0
-    stop = costs.stop if costs.settings.num_workers else STOP_S
+    stop = costs.stop if costs.settings.num_workers else STOP_S * cost
     return stop * max(1.0, workers / costs.cpus) * len(_epochs(costs))
 
 
@@ -232,52 +234,60 @@ def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
     return replace(seen, low=expected / half, expected=expected, high=expected * half)
 
 
-def _together(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> tuple[float, ...]:
-    """How much CPUs that are busy together may slow each other: a run with workers has it in its costs, one without
-    has not seen it, but a probe of it has: of what it may be, what the times are most like that the probe saw."""
-    if costs.settings.num_workers:
-        return (1.0,)
-    cells = [each for each in seen if each.settings.workers]
-    if not cells:
-        return (1.0, TOGETHER)
+@dataclass(frozen=True)
+class _Beside:
+    """What workers mean for a program that had none: what computes takes `together` times as long beside another busy
+    CPU, and to take batches from them and to end them costs the share `cost` of what it does at most."""
 
-    def misses(together: float) -> float:
-        replayed = [_forecast(costs, each.settings, probe, (together,)).expected for each in cells]
+    together: float = 1.0
+    cost: float = 1.0
+
+
+def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> list[_Beside]:
+    """What a run with workers has in its costs, and one without has not seen, so that the truth lies between; but a
+    probe of it has: of how much CPUs slow each other, what the times are most like that the probe saw."""
+    if costs.settings.num_workers:
+        return [_Beside()]
+    cells = [each for each in seen if each.settings.workers]
+    if probe is None or not cells:
+        return [_Beside(1.0, CHEAPEST), _Beside(TOGETHER, 1.0)]
+    cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probe.costs.settings.num_workers else 1.0
+
+    def misses(beside: _Beside) -> float:
+        replayed = [_forecast(costs, each.settings, probe, [beside]).expected for each in cells]
         return sum(
             np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + _REPLAYED_WELL**2)
             for each, time in zip(cells, replayed, strict=True)
         )
 
-    return (min(_TOGETHERS, key=misses),)
+    return [min((_Beside(together, cost) for together in _TOGETHERS), key=misses)]
 
 
-def _forecast(
-    costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, together: tuple[float, ...]
-) -> Forecast:
+def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, besides: list[_Beside]) -> Forecast:
     times = [
-        _time(costs, settings, storage, slower)
+        _time(costs, settings, storage, beside)
         for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
-        for slower in (together if settings.workers else (1.0,))
+        for beside in (besides if settings.workers else besides[:1])
     ]
     slowest = max(times)
     has_seen_one = probe is not None and any(each.workers for each in probe.seen)
     if settings.workers and costs.alone > 1 and not has_seen_one:
         by_one_thread = replace(costs, cpu=costs.cpu * costs.alone, alone=1.0)
-        slowest = max(slowest, _forecast(by_one_thread, settings, probe, together).high)
+        slowest = max(slowest, _forecast(by_one_thread, settings, probe, besides).high)
     return Forecast(settings, min(times), float(np.mean(times)), slowest)
 
 
-def _time(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, together: float = 1.0) -> float:
+def _time(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: _Beside = _Beside()) -> float:
     """Seconds per batch."""
-    work = _workload(costs, settings.workers)
-    read, machine = costs.blocked * storage.alone, replace(_machine(costs), together=together)
+    work = _workload(costs, settings.workers, beside.cost)
+    read, machine = costs.blocked * storage.alone, replace(_machine(costs), together=beside.together)
     if storage.at_once is None:
         work = replace(work, delay=read)
     else:
         work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
         machine = replace(machine, stream=1.0 / storage.at_once)
     total = sum(_length(found, batches) for found, batches in _replays(costs, work, machine, settings))
-    return (total + _stops_s(costs, settings.workers)) / _batches(costs)
+    return (total + _stops_s(costs, settings.workers, beside.cost)) / _batches(costs)
 
 
 def _stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
@@ -335,7 +345,7 @@ def _length(found: Replay, batches: int) -> float:
     return float(found.end + (batches - seen) * (found.end - found.asked[half]) / (seen - half))
 
 
-def _workload(costs: LoaderCosts, workers: int) -> Workload:
+def _workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     zero = np.zeros(len(costs))
     shared = costs.batch_bytes / BYTES_PER_S
     if not workers:
@@ -343,7 +353,7 @@ def _workload(costs: LoaderCosts, workers: int) -> Workload:
         return Workload(costs.blocked, zero, cpu, zero, costs.consume)
     cpu, receive = costs.cpu + costs.send, costs.receive
     if not costs.settings.num_workers:
-        cpu, receive = cpu + shared, receive + RECEIVE_S
+        cpu, receive = cpu + shared, receive + RECEIVE_S * cost
     return Workload(costs.blocked, zero, cpu, receive, costs.consume)
 
 

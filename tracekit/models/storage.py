@@ -45,13 +45,20 @@ def _slower(costs: LoaderCosts, probe: LoaderCosts) -> tuple[float, float]:
     if not costs.blocked.any() or not probe.blocked.any():
         return 1.0, 1.0
     tried = [(_ratio(costs.blocked, probe.blocked), float(np.hypot(_error(costs.blocked), _error(probe.blocked))))]
-    _, ours, theirs = np.intersect1d(costs.number, probe.number, return_indices=True)
-    same, again = costs.blocked[ours], probe.blocked[theirs]
+    same, again = _of_the_same(costs, probe)
     if len(same) >= _FEWEST_SAME and same.any() and again.any():
         ratio = _ratio(same, again)
         tried.append((ratio, float((again - ratio * same).std() / again.mean() / np.sqrt(len(same)))))
     ratio, error = min(tried, key=lambda each: each[1])
     return ratio * (1 - min(_STANDARD_ERRORS * error, 1.0)), ratio * (1 + _STANDARD_ERRORS * error)
+
+
+def _of_the_same(costs: LoaderCosts, probe: LoaderCosts) -> tuple[Seconds, Seconds]:
+    """The times of the batches that were seen to be made in both."""
+    ours = np.flatnonzero((costs.number >= 0) & (costs.number <= probe.number.max(initial=-1)))
+    theirs = np.flatnonzero(probe.number >= 0)
+    _, at, there = np.intersect1d(costs.number[ours], probe.number[theirs], return_indices=True)
+    return costs.blocked[ours[at]], probe.blocked[theirs[there]]
 
 
 def _ratio(before: Seconds, now: Seconds) -> float:

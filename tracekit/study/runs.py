@@ -46,9 +46,8 @@ class StudyRuns:
     """The runs of one study. Each is a recorded run below `folder`/runs; the program's output goes to `folder`/output.
 
     `median_ms` has one number per block and condition: the typical step, warm-up left out; of whole loops the mean
-    step. `turn_s` is how long each
-    run of a round has the machine in its turn, None where they come one after the other, for the reason that `alone`
-    gives.
+    step. `turn_s` is how long each run of a round has the machine in its turn, None where they come one after the
+    other, for the reason that `alone` gives.
     """
 
     folder: Path
