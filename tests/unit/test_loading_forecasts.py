@@ -359,6 +359,15 @@ def test_a_run_without_workers_has_not_seen_cpus_busy_together(workers: int, slo
     assert most / least == pytest.approx(slower, rel=0.03)
 
 
+def test_putting_batches_together_is_none_of_the_samples_computing() -> None:
+    """GIVEN a program that makes its batches, half of the time from storage, WHEN a fifth of the making puts samples
+    together THEN the split says so."""
+    found = replace(costs(workers=0, blocked=0.01, cpu=0.01, consume=0.01, readers=1), collating=0.2)
+    shares = split(found)
+    assert shares is not None
+    assert [shares.storage, shares.cpu, shares.transfer] == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
+
+
 def test_what_waits_for_storage_slows_no_cpu() -> None:
     least, most = per_batch(costs(workers=0, blocked=0.02, consume=0.01, readers=1), 1)
     assert most / least == pytest.approx(1.0, rel=0.03)

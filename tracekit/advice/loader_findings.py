@@ -18,7 +18,7 @@ _NS_PER_MS = 1e6
 _WORDS = {
     "storage": "storage",
     "cpu": "the computing that samples take",
-    "transfer": "batches on their way from the workers",
+    "transfer": "batches to be put together and sent",
     "consumer": "taking batches that are there",
     "startup": "workers to start and to end",
 }
@@ -28,7 +28,7 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
     """`loading.split`: the share of the time, and what for."""
     first = max(summary.split, key=lambda name: summary.split[name])
     title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
-    if first == "cpu" and summary.collating is not None and summary.collating >= NOTABLE:
+    if first in ("cpu", "transfer") and summary.collating is not None and summary.collating >= NOTABLE:
         title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
     if summary.order >= NOTABLE:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
