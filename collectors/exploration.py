@@ -16,6 +16,7 @@ The analysis is `tracekit.analysis.exploration`.
 import os
 import random
 import sys
+from threading import get_ident
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from .counted_calls import Inside, key_of, shape_of
 from .operators import is_watched
 from .race import Race
 from .spool import threads
-from .steps import Steps
+from .steps import CALL, Steps
 from .switch_costs import switch_costs
 from .thread_counts import Counts, ThreadCounts
 
@@ -142,7 +143,8 @@ class Exploration:
     # The schedule.
 
     def _step_ended(self) -> None:
-        if self._is_off:
+        # Calls on another thread may be seen before the loop is: its count would be left as a block had it.
+        if self._is_off or (self._agent.step_source_rank == CALL and get_ident() != threads.first_ident):
             return
         try:
             if self._agent.governor.steps < self._steps:  # better evidence of steps was met: those so far were none
