@@ -359,7 +359,8 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     total: dict[str, Any] = {"sample": None}
     with suppress(KeyboardInterrupt):
-        total["sample"] = None if options.only else sample()
+        if not options.only:
+            total["sample"] = sample()
         measure_all([options.only] if options.only else list(WORKLOADS), options.rounds, found)
     total["workloads"] = len(found)
     if found:

@@ -72,6 +72,7 @@ class Exploration:
         self._backward: Backward | None = None
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._is_off = False
+        self._aside = 0  # calls on other threads than the first
         self._programs_count: int | None = None  # that it has set itself, before its loop
         self._grid = len(self._conditions)  # behind these come plans
         self._plans_made = 0
@@ -143,8 +144,11 @@ class Exploration:
     # The schedule.
 
     def _step_ended(self) -> None:
+        if self._is_off:
+            return
         # Calls on another thread may be seen before the loop is: its count would be left as a block had it.
-        if self._is_off or (self._agent.step_source_rank == CALL and get_ident() != threads.first_ident):
+        if self._agent.step_source_rank == CALL and get_ident() != threads.first_ident:
+            self._aside += 1
             return
         try:
             if self._agent.governor.steps < self._steps:  # better evidence of steps was met: those so far were none
@@ -297,10 +301,10 @@ class Exploration:
 
     def _end(self) -> None:
         if self._round < 1 and not self._is_off:
-            self._agent.note_missing(
-                "an exploration of thread counts",
-                f"the program's {self._steps} steps are too few for two rounds of {len(self._conditions)} blocks",
-            )
+            why = f"the program's {self._steps} steps are too few for two rounds of {len(self._conditions)} blocks"
+            if self._aside > self._steps:
+                why = "modules were called on other threads than the first: tracekit.step() tells of their steps"
+            self._agent.note_missing("an exploration of thread counts", why)
 
     def _stop(self, what: str, why: str) -> None:
         self.off()

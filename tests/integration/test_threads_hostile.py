@@ -200,6 +200,22 @@ print(sorted(told.values()))
     assert explored(program, tmp_path) == "[2, 2, 2, 2, 2, 2]\n"
 
 
+def test_a_model_that_runs_on_a_thread_of_its_own_is_told_how_to_be_explored(tmp_path: Path) -> None:
+    program = """
+import threading, torch
+model = torch.nn.Linear(8, 8)
+def serve():
+    with torch.no_grad():
+        for _ in range(200): model(torch.ones(2, 8))
+served = threading.Thread(target=serve)
+served.start()
+served.join()
+"""
+    explored(program, tmp_path)
+    (why,) = [each.why for each in open_run(tmp_path / "run").missing if each.what.startswith("an exploration")]
+    assert "other threads" in why and "tracekit.step()" in why
+
+
 def test_a_layer_is_told_the_program_s_count_while_it_is_explored(tmp_path: Path) -> None:
     """Also where a plan that is tried gives it another one."""
     program = """

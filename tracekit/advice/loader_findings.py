@@ -10,7 +10,7 @@ from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_s
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 
-# A share of the wait that is worth a word, and one of all of the time.
+# A share of the wait that is worth a word, and one of all of the time, as settings are as good to within it.
 NOTABLE, NOTICED = 0.1, 0.01
 # Samples are uneven where this share of them takes a notable share of the time; so many are named.
 _FEW, _NAMED = 0.01, 5
