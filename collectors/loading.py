@@ -19,6 +19,7 @@ from .steps import BATCH
 from .tracebacks import worded_without_us
 
 _BATCH = int(Kind.BATCH)
+_LONGEST_TOLD = 2**31 - 1  # of taking a batch: what a record has room for
 # Of the batches of steps that are so short, but for an epoch's first ones, one in so many is measured: between two of a
 # millisecond nothing of ours stays in the caches, and each would lose 0.2 % by it.
 _SHORT_NS, _FIRST, _NOW_AND_THEN = 5_000_000, 16, 8
@@ -32,7 +33,8 @@ class Loading:
     1. `__init__` of loaders' iterators: which epoch it is, and one row per worker that was started; one more when they
        are stopped.
     2. The iterators' own iterators over their samplers: whether the order of the samples is the one that was predicted.
-    3. `__next__` of the iterators: one row per batch that the program got, and which worker made it.
+    3. `__next__` of the iterators: one row per batch that the program got, and which worker made it. The queue from the
+       workers tells when the bytes of a batch are there.
     4. In the workers: `Fetching`.
     """
 
@@ -99,6 +101,7 @@ class Loading:
                 name = spool.intern(of.loader)
                 for worker, process in enumerate(iterator._workers):
                     spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid)
+                _note_arrivals(iterator, of)
             except Exception as error:
                 self._agent.fail("loading", error)
 
@@ -207,7 +210,8 @@ class Loading:
                 # Each in another place of its eight: a program may have a period of its own.
                 is_due = index % _NOW_AND_THEN == 5 * (index // _NOW_AND_THEN) % _NOW_AND_THEN
                 size = look(of, index, batch) if is_due or of.looks_at_each else -1
-                note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, 0, 0, _BATCH))
+                taking = min(end - of.arrived, _LONGEST_TOLD) if of.arrived > start else -1
+                note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, taking, 0, _BATCH))
             except Exception as error:
                 agent.fail("loading", error)
             return batch
@@ -250,5 +254,21 @@ class _Iteration:
     generator: Any  # the loader's own, if it has one
     makes_batches: bool  # itself: the loader has no workers
     worker: int = -1
+    arrived: int = 0  # when the bytes of the last batch that was taken were there, by the clock
     order: Epoch | None = None
     looks_at_each: bool = True  # of the next batches
+
+
+def _note_arrivals(iterator: Any, of: _Iteration) -> None:
+    """Have it noted when the bytes that a worker has sent are there for the program, which takes time to make a batch
+    of them; not where a thread that pins memory takes them."""
+    queue = iterator._worker_result_queue
+    receive = getattr(queue, "_recv_bytes", None)
+    if iterator._data_queue is not queue or receive is None:
+        return
+
+    def _recv_bytes(*args: Any, **kwargs: Any) -> Any:
+        of.arrived = clock()
+        return receive(*args, **kwargs)
+
+    queue._recv_bytes = _recv_bytes

@@ -17,14 +17,15 @@ _MADE = [
 
 def made_batches(run: Run, process: int) -> pd.DataFrame:
     """One row per batch that a process got, by loader, epoch and index: `asked_ns`, `received_ns`, `worker` (-1: the
-    program itself), `bytes`; and how it was made: by which process (`maker`), from `made_start_ns` to `made_ns`,
-    `cpu_ns`, of those that were looked at `reading_cpu_ns` (of it, in reads), `sampling_ns` (to get so many samples as
-    were `sampled`; the rest puts them together) and `delayed_ns` (waiting for a CPU; -1 where not measured), `samples`,
-    `iteration`, `turn`, and when all workers had been started (`ready_ns`). Where that is not known, `maker` is -1 and
-    the times are 0.
+    program itself), `bytes`, `taking_ns` (-1: not known); and how it was made: by which process (`maker`), from
+    `made_start_ns` to `made_ns`, `cpu_ns`, of those that were looked at `reading_cpu_ns` (of it, in reads),
+    `sampling_ns` (to get so many samples as were `sampled`; the rest puts them together) and `delayed_ns` (waiting for
+    a CPU; -1 where not measured), `samples`, `iteration`, `turn`, and when all workers had been started (`ready_ns`).
+    Where that is not known, `maker` is -1 and the times are 0.
     """
     batches = run.sql(
-        "SELECT process, thread, loader, epoch, index, worker, bytes, start_ns AS asked_ns, "
+        "SELECT process, thread, loader, epoch, index, worker, bytes, coalesce(taking_ns, -1) AS taking_ns, "
+        "start_ns AS asked_ns, "
         "start_ns + duration_ns AS received_ns FROM batches WHERE process = ? ORDER BY loader, epoch, index",
         [process],
     )

@@ -101,6 +101,7 @@ def _batch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, objec
         "index": records["b"],
         "worker": records["c"].astype(np.int32),
         "bytes": records["d"],
+        "taking_ns": records["depth"].astype(np.int64),
     }
 
 

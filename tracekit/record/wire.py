@@ -42,7 +42,9 @@ class Kind(IntEnum):
     # A batch was made; a: its turn among those of its iteration; b: the iteration of this process; c: CPU time of the
     # thread; d: for how long it waited for a CPU, -1 unknown; depth: samples in it, -1 unknown
     FETCH = 5
-    BATCH = 6  # the program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown
+    # The program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown; depth: for how long it
+    # was at taking it, from when the bytes that a worker had sent were there, -1 unknown
+    BATCH = 6
     # A loader started a worker, in the time that all of them took; name: loader; a: epoch; b: worker; c: pid. Or it
     # stopped all of them; b: -1; c: how many
     WORKER = 14

@@ -66,14 +66,17 @@ TABLES: dict[str, pa.Schema] = {
         ("flops", pa.int64()),
         ("window", pa.int32()),
     ),
-    # `duration_ns` is the time the program waited for the batch; `bytes` is -1 where it was not measured, as of most
-    # batches of very short steps.
+    # `duration_ns` is the time the program waited for the batch, of which the last `taking_ns` went into making one of
+    # the bytes that a worker had sent, -1 where that is not known: there was no worker, or another thread took them, or
+    # it was taken while an earlier one was waited for. `bytes` is -1 where it was not measured, as of most batches of
+    # very short steps.
     "batches": _table(
         ("loader", _NAME),
         ("epoch", pa.int64()),
         ("index", pa.int64()),
         ("worker", pa.int32()),
         ("bytes", pa.int64()),
+        ("taking_ns", pa.int64()),
     ),
     # A worker that a loader started; the time is that of starting all of them. Worker -1: that of stopping all of them,
     # as many as `pid` says.
