@@ -1,7 +1,7 @@
 """A loop over a DataLoader, recorded in some epochs and not in others: run under `tracekit record`.
 
 As `_switchback.py` does it for training: epochs with the hooks taken out (`off`, `again`) and with them in place (`on`)
-come in random order. The loader has no workers, so what is done in workers otherwise is part of what is measured.
+come in random order. Without `--workers` what is done in workers otherwise is part of what is measured.
 Prints one JSON object: per state and round the median and the mean time of a batch, and tracekit's own estimate.
 """
 
@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import time
 
@@ -36,15 +37,29 @@ class Samples(Dataset[Tensor]):
 
 
 def epoch(loader: DataLoader[Tensor]) -> dict[str, float]:
-    """The median and the mean time of a batch, the epoch's beginning and end included in the latter, ms."""
+    """The median and the mean time of a batch, the epoch's beginning and end included in the latter, and the CPU time
+    of the program and of its workers, ms per batch."""
     times: list[float] = []
+    itself, children = _cpu_s()
     began = start = time.perf_counter()
     for _ in loader:
         now = time.perf_counter()
         times.append(now - start)
         start = now
     whole = time.perf_counter() - began
-    return {"median_ms": 1e3 * statistics.median(times), "mean_ms": 1e3 * whole / len(times)}
+    now_itself, now_children = _cpu_s()
+    return {
+        "median_ms": 1e3 * statistics.median(times),
+        "mean_ms": 1e3 * whole / len(times),
+        "cpu_ms": 1e3 * (now_itself - itself) / len(times),
+        "workers_cpu_ms": 1e3 * (now_children - children) / len(times),
+    }
+
+
+def _cpu_s() -> tuple[float, float]:
+    """CPU time of this process, and of its children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time(), used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -53,11 +68,13 @@ def main() -> None:
     parser.add_argument("--batch", type=float, default=1.0, help="ms; samples are made as large as that takes here")
     parser.add_argument("--batches", type=int, default=100, help="of an epoch")
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
 
     def loader(size: int) -> DataLoader[Tensor]:
-        return DataLoader(Samples(options.samples * options.batches, size), options.samples, shuffle=True)
+        samples = Samples(options.samples * options.batches, size)
+        return DataLoader(samples, options.samples, shuffle=True, num_workers=options.workers)
 
     recorder = Recorder()
     with recorder.taken_out():

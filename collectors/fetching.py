@@ -86,6 +86,11 @@ class Fetching:
         if _delayed() < 0:
             self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
 
+    def prepare(self) -> None:
+        """Make what workers would make, each for itself, where they are forked."""
+        Samples.prepare()
+        self._reading.prepare()
+
     def off(self) -> None:
         self._reading.off()
 
@@ -279,6 +284,10 @@ class Samples:
     def __init__(self, indices: Any) -> None:
         self._indices = indices
         self.marks: list[tuple[Any, int, int]] = []  # (index that is done, clock, CPU time of the thread)
+        Samples.prepare()
+
+    @staticmethod
+    def prepare() -> None:
         if not Samples.mark_ns:
             Samples.mark_ns = _cost_of_a_mark()
 

@@ -24,8 +24,7 @@ _FIRST_DETAILED_STEPS = 3
 # Only this many measurements are remembered: the medians follow a program that changes its pace.
 _REMEMBERED = 16
 # Accounts are settled this often, also where no step is recorded in detail for long; and at the end of every step that
-# is, unless steps in detail are as cheap as others and short: to settle takes 20 us, 1 % of so short a step.
-_SETTLED_SELDOM_BELOW_NS = 2_000_000
+# is, unless steps in detail are as cheap as others and short: to settle takes 20 to 30 us.
 _SETTLED_EVERY_NS = 1_000_000_000
 # The records of short steps are written for so long at a time: a write takes 10 to 15 us in cold caches, so it is 0.1 %
 # and more of steps below this. What a killed process has not written is at most this share of its steps, too.
@@ -93,8 +92,8 @@ class Governor:
         self.plain_steps = 0 if self.detailed else count
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
         stretch, self.with_calls = 1, True
-        if is_cheap and self.detailed and 0 < self.typical_step_ns < _SETTLED_SELDOM_BELOW_NS:
-            stretch = max(_SHORT_STEP_NS // self.typical_step_ns, 1)
+        if is_cheap and self.detailed and self.typical_step_ns > 0:
+            stretch = max(min(_SHORT_STEP_NS // self.typical_step_ns, self.steps // _REMEMBERED), 1)
         if not self.detailed:
             stretch = min(self._next_detailed - self.steps, max(_SETTLED_EVERY_NS // max(self.typical_step_ns, 1), 1))
             stretch = self._space_calls(stretch)

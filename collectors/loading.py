@@ -83,7 +83,8 @@ class Loading:
                     not loader.num_workers,
                 )
                 self._agent.loaders.used(loader)
-                self._watch_order(iterator, loader)
+                if not loader.num_workers:  # those with workers are reset before they begin
+                    self._watch_order(iterator, loader)
             except Exception as error:
                 self._agent.fail("loading", error)
 
@@ -93,6 +94,7 @@ class Loading:
         spool = self._agent.spool
 
         def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            self._prepare_workers()
             start = clock()
             original(iterator, *args, **kwargs)
             end = clock()
@@ -131,6 +133,13 @@ class Loading:
             return original(iterator, data, worker_idx)
 
         return _process_data
+
+    def _prepare_workers(self) -> None:
+        """Workers are forked for each epoch: what each would need anew is made once, before."""
+        try:
+            self._fetching.prepare()
+        except Exception as error:
+            self._agent.fail("loading", error)
 
     def _next_epoch(self, loader: str) -> int:
         epoch = self._epochs.get(loader, -1) + 1

@@ -52,14 +52,18 @@ class Reading:
         if self._watched > 1:
             return
         self._left = _MOST_READS
-        for module, make in _MODULES.items():
-            if module in sys.modules and module not in self._hooks:
-                self._hooks[module] = self._made(module, make)
+        self.prepare()
         for hooks in self._hooks.values():
             for hook in hooks:
                 hook.place()
         self._looked += 1
         self._taken_before, self._seen_before = _bytes_given(), self._seen
+
+    def prepare(self) -> None:
+        """Make the replacements for what has been imported."""
+        for module, make in _MODULES.items():
+            if module in sys.modules and module not in self._hooks:
+                self._hooks[module] = self._made(module, make)
 
     def end(self) -> None:
         self._watched = max(self._watched - 1, 0)  # it was none of ours in a child that was forked meanwhile
@@ -117,6 +121,8 @@ class Reading:
         if not hooks or not all(hook.fits() for hook in hooks):
             self._agent.note_missing(f"reads of {module}", "it is of a version that is not known")
             return []
+        for hook in hooks:
+            hook.prepare()
         return hooks
 
     def _kept(self, path: str) -> str:
@@ -145,14 +151,19 @@ class _Hook:
     def fits(self) -> bool:
         return self._name in vars(self._owner)
 
-    def place(self) -> None:
-        """Not in the place of what another has put there, which may do anything and be called in its own way."""
+    def prepare(self) -> bool:
+        """Make ours of what is there; False where that is another's, which may do anything and be called in its own
+        way."""
         found = vars(self._owner).get(self._name)
         if type(found) not in (FunctionType, BuiltinFunctionType) or (self._name == "open" and found is not _OPEN):
-            return
+            return False
         if found is not self._original and found is not self._ours:
             self._original, self._ours = found, dress(self._make(found), found)
-        setattr(self._owner, self._name, self._ours)
+        return True
+
+    def place(self) -> None:
+        if self.prepare():
+            setattr(self._owner, self._name, self._ours)
 
     def take_out(self) -> None:
         """Put the original back, but where the program has replaced ours meanwhile."""

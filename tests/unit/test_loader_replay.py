@@ -111,6 +111,19 @@ def test_a_full_cpu_is_shared() -> None:
         assert replay(only(3.0, 2.0), Machine(1.0), LoaderSettings(workers)).end == pytest.approx(40 * 5.0)
 
 
+@pytest.mark.parametrize("consumer_cpus", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_program_that_waits_for_a_device_wants_a_cpu_for_a_part_of_the_time(
+    consumer_cpus: float, workers: int
+) -> None:
+    """GIVEN workers that compute for 8 s a batch, of which the program has each for 10 s, on one CPU THEN only the part
+    in which it computes too is slowed, by all of them at most."""
+    found = replay(only(8.0, 10.0), Machine(1.0, consumer_cpus), LoaderSettings(workers, 4))
+    batch = (found.end - found.received[0]) / 40
+    assert batch >= 0.9 * max(10.0, 8.0 + 10.0 * consumer_cpus)
+    assert np.diff(found.received).max() <= max(10.0 + 10.0 * consumer_cpus * workers, 8.0 + 10.0 * consumer_cpus) + 0.1
+
+
 def test_reads_share_the_storage_and_waiting_does_not() -> None:
     work = only(0.0, 0.0, transfer=1.0, delay=9.0)
     one, ten = (replay(work, Machine(), LoaderSettings(workers)).end for workers in (1, 10))

@@ -16,6 +16,7 @@ from tracekit.models.loading import (
     CHEAPEST,
     MODEL_ERROR,
     TOGETHER,
+    as_crowded,
     forecasts,
     saved_by_persisting,
     saved_in_any_order,
@@ -52,6 +53,8 @@ def costs(
         gap=np.append(seen.asked[1:], seen.end) - seen.received,
         blocked=zero + blocked,
         cpu=zero + cpu,
+        delayed=zero,
+        delayed_receive=0.0,
         reading_cpu=0.0,
         collating=None,
         send=0.0,
@@ -392,7 +395,24 @@ def test_a_long_epoch_is_judged_by_all_of_its_length() -> None:
     reads = np.where(np.arange(many) < many // 2, 0.002, 0.004)
     short = costs(workers=0, readers=1)
     long = replace(
-        short, wait=reads, gap=zero, blocked=reads, cpu=zero, receive=zero, consume=zero, first=np.arange(many) == 0
-    )
+        short, wait=reads, gap=zero, blocked=reads, cpu=zero, delayed=zero, receive=zero, consume=zero,
+        first=np.arange(many) == 0,
+    )  # fmt: skip
     found = next(each for each in forecasts(long).grid if each.settings.workers == 0)
     assert found.expected == pytest.approx(0.003, rel=0.02)
+
+
+@pytest.mark.parametrize(("waited", "crowded"), [(0.0, 0.0), (0.002, 0.5), (0.009, 1.0)])
+def test_so_much_waiting_for_cpus_counts_that_the_replay_lasts_as_long_as_the_run(
+    waited: float, crowded: float
+) -> None:
+    """GIVEN a program that waits for CPUs for 4 ms of each batch, of which the run shows so many as lost THEN as many
+    are costs of all settings with as many workers; without any, a third of them, as a third wants CPUs."""
+    ideal = costs(consume=0.02, cpu=0.005)
+    run = replace(ideal, gap=ideal.gap + 0.004, wait=ideal.wait + waited - 0.004)
+    found = as_crowded(run)
+    assert found.crowded == pytest.approx(crowded, abs=0.03)
+    assert per_batch(found, 4) == pytest.approx((0.02 + waited, 0.02 + waited), rel=0.02)
+    assert forecasts(found, [4]).error == pytest.approx(1 - (0.02 + 0.004 * crowded) / (0.02 + waited), abs=0.01)
+    kept, missed = 0.004 * crowded / 3, (0.02 + waited) / (0.02 + 0.004 * crowded)
+    assert per_batch(found, 0)[0] == pytest.approx((0.025 + kept) * missed, rel=0.02)

@@ -14,7 +14,15 @@ from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
 from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
-from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order, split
+from tracekit.models.loading import (
+    MODEL_ERROR,
+    Forecasts,
+    as_crowded,
+    forecasts,
+    saved_by_persisting,
+    saved_in_any_order,
+    split,
+)
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.inside import WHICH
@@ -53,6 +61,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
             continue
         others = [(each, *cells[each.loader]) for each in found if each.loader != costs.loader]
         costs = replace(costs, memory=left_by(others, costs.memory))  # all may have their workers at the same time
+        costs = as_crowded(costs)
         window = steps.window(costs.process)
         loop = (window[1] - window[0]) / 1e9 if window else 0.0
         probe = probed.get(costs.loader)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
+from tracekit.analysis.handover import handover
 from tracekit.analysis.intervals import Intervals, union
 from tracekit.analysis.operators import windows
 from tracekit.analysis.steps import Steps
@@ -24,29 +25,26 @@ Stop = tuple[int, int]  # from, to: ns
 _NS = 1e9
 # As many batches as these were being made at once for at least this share of the time in which any was.
 _SEEN_SHARE = 0.05
-# A worker that is through with a batch so long before it is asked for has sent it too.
-_SENT_S = 0.005
-_FEWEST_READY = 3
 # Where profiler windows are so much of a run, what is unlike them is not typical of it.
 _MOST_UNLIKE = 0.5
-# Where the program waits for fewer of its batches than this share, these are the unusual ones.
-_SHOWS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class LoaderCosts:
     """The batches of one loader of one process, B of them in the order in which the program got them, in seconds.
 
-    `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next,
-    and `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
+    `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
+    `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
     (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and putting samples together
-    the share `collating` of all (None: not seen). To `send` a batch takes as long, and to `receive` one that is there:
-    both without waiting for a CPU. `first` marks those that an epoch began with; `number` tells a batch by its epoch
-    and index, in another run too (-1: how it was made was not seen). `start` is what the program takes to start one
-    worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A batch has
-    `batch_bytes`, and at most `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or,
-    where none was `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the
-    program.
+    the share `collating` of all (None: not seen); and for so long it was `delayed`, waiting for a CPU. To `send` a
+    batch takes as long, and to `receive` one that is there: both without waiting for a CPU, for which the program did
+    wait for `delayed_receive` on average as it took a batch; the share `crowded` of this waiting is taken to be one of
+    the costs, wherever there are as many workers. `first` marks those that an epoch began with; `number` tells a batch
+    by its epoch and index, in another run too (-1: how it was made was not seen). `start` is what the program takes to
+    start one worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A
+    batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a worker had `worker_bytes` at
+    most (or, where none was `seen_working`, has what the program had, whose copy it begins as), and `memory` was free
+    beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
@@ -62,6 +60,8 @@ class LoaderCosts:
     gap: Seconds
     blocked: Seconds
     cpu: Seconds
+    delayed: Seconds
+    delayed_receive: float
     reading_cpu: float
     collating: float | None
     send: float
@@ -82,6 +82,7 @@ class LoaderCosts:
     memory: Memory
     known: float
     seen_working: bool = False
+    crowded: float = 0.0
     alone: float = 1.0
     at_once: bool = False
     began: float = 0.0
@@ -117,11 +118,12 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
 
 @dataclass(frozen=True)
 class Crowding:
-    """How the program shared the CPUs while it went through a loader: `delayed` is the share of their running time that
-    its threads waited for a CPU, `busy` the CPU time of the process per ns.
+    """How the program shared the CPUs while it went through a loader: by all of its threads together per ns, for how
+    long they waited for a CPU (`delayed`) and ran (`ran`); and the CPU time of the process (`busy`).
     """
 
     delayed: float
+    ran: float
     busy: float
 
     @classmethod
@@ -130,7 +132,22 @@ class Crowding:
             increases.rate_in(process, name, epochs)
             for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
         )
-        return cls(waited / (waited + ran) if waited + ran > 0 else 0.0, 1.0 if np.isnan(whole) else whole)
+        is_known = waited + ran > 0
+        return cls(waited if is_known else 0.0, ran if is_known else 0.0, 1.0 if np.isnan(whole) else whole)
+
+    @property
+    def share_delayed(self) -> float:
+        """Of the time that they wanted a CPU."""
+        return self.delayed / (self.delayed + self.ran) if self.delayed else 0.0
+
+    def alone(self, gap: Seconds, elsewhere: float, delayed_there: float, whole: float) -> Seconds:
+        """What the `gap` between batches would be with a CPU for each thread that wants one. Of the `whole` time the
+        program wanted a CPU for so long `elsewhere`, of which it waited for one for so long, s."""
+        wanted = (self.delayed + self.ran) * whole - elsewhere
+        if wanted <= 0 or gap.sum() <= 0:
+            return gap
+        share = np.clip((self.delayed * whole - delayed_there) / wanted, 0.0, 1.0)
+        return gap * (1 - float(share) * min(wanted / float(gap.sum()), 1.0))
 
 
 def _costs(
@@ -149,17 +166,13 @@ def _costs(
     made_for = (batches["made_ns"] - batches["made_start_ns"]).to_numpy(dtype=np.float64)
     cpu = np.minimum(batches["cpu_ns"].to_numpy(dtype=np.float64), made_for)
     waited = made_for - cpu
-    blocked = waited - _delayed(batches, waited)
+    delayed = _delayed(batches, waited)
+    blocked = waited - delayed
     epoch = batches["epoch"].to_numpy()
     first = np.append(True, epoch[1:] != epoch[:-1])
     itself = (batches["worker"] < 0).to_numpy()
     wait = (received - asked) / _NS
-    late = np.where(known & ~itself, (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS, np.nan)
-    receive = np.where(itself, 0.0, _receive(wait, np.where(_taken_early(batches, first), np.nan, late)))
-    # What a worker does for a batch beyond making it (turning it into bytes, sending them) shows where the program
-    # waits for it; with the first one that it sends it does more.
-    shows = (late < 0) & ~first
-    send = max(float(np.median((wait + late - receive)[shows])), 0.0) if shows.mean() >= _SHOWS_SHARE else 0.0
+    late = (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS
     cpu = _filled(cpu / _NS, known)
     at_once, length = _at_once(batches[known])
     cpu_info = run.manifest.cpu
@@ -175,7 +188,9 @@ def _costs(
     if unlike.mean() < _MOST_UNLIKE:
         gap[unlike] = np.median(gap[~unlike])
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
-    consume = gap * (1 - crowding.delayed)
+    handed = handover(batches, np.where(known & ~itself, late, np.nan), first, cpus, crowding.share_delayed)
+    by_itself, by_workers = float(cpu[itself].sum()), int(np.count_nonzero(~itself))
+    consume = crowding.alone(gap, handed.taking + by_itself, handed.delayed, float(wait.sum() + gap.sum()))
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
@@ -190,10 +205,12 @@ def _costs(
         gap=gap,
         blocked=blocked,
         cpu=cpu,
+        delayed=_filled(delayed / _NS, known),
+        delayed_receive=handed.delayed / by_workers if by_workers else 0.0,
         reading_cpu=_reading_cpu(batches),
         collating=_collating(batches),
-        send=send * (1 - crowding.delayed),
-        receive=receive * (1 - crowding.delayed),
+        send=handed.send,
+        receive=np.where(itself, 0.0, handed.receive),
         consume=consume,
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),
@@ -203,7 +220,7 @@ def _costs(
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,
-        consumer_cpus=_consumer_cpus(crowding.busy, cpu[itself].sum(), wait, gap, consume, cpus),
+        consumer_cpus=_consumer_cpus(crowding.busy, by_itself + handed.receive * by_workers, wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         largest_batch=int(size.max()) if (size >= 0).any() else None,
         worker_bytes=of_workers or _most_memory(run, process),
@@ -264,24 +281,6 @@ def _collating(batches: pd.DataFrame) -> float | None:
     looked = batches[(batches["samples"] > 0) & (batches["sampled"] == batches["samples"])]
     making = float((looked["made_ns"] - looked["made_start_ns"]).sum())
     return max(1 - float(looked["sampling_ns"].sum()) / making, 0.0) if making > 0 else None
-
-
-def _receive(wait: Seconds, late: Seconds) -> float:
-    """What taking a batch takes, from those that had been ready for a while; else half of what the others took once
-    they were made."""
-    ready = wait[late > _SENT_S]
-    if len(ready) >= _FEWEST_READY:
-        return float(np.median(ready))
-    after = (wait + late)[late < 0]
-    return float(np.median(after)) / 2 if len(after) else 0.0
-
-
-def _taken_early(batches: pd.DataFrame, first: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which batches the program has taken from the workers while it waited for an earlier one, which was made later:
-    when their turn came, it had them."""
-    epoch = np.cumsum(first)
-    latest = batches["made_ns"].groupby(epoch).cummax().groupby(epoch).shift(fill_value=0)
-    return np.asarray(batches["made_ns"] < latest)
 
 
 def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:
@@ -376,7 +375,7 @@ def _most_at_once(at_once: NDArray[np.int64], length: NDArray[np.int64]) -> int:
 
 def _consumer_cpus(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
     """How many CPUs the program keeps busy while it computes: beside the `own_cpu` time that it takes to make batches
-    itself, s."""
+    itself, or to take them, s."""
     whole, computing = wait.sum() + gap.sum(), consume.sum()
     if computing <= 0:
         return 0.0

@@ -39,9 +39,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Machine:
-    """`cpus` that may be busy; `consumer_cpus` of them while the program computes (0 where a GPU does); `stream` is the
-    share of the storage's bandwidth that one read alone can have. What computes while another CPU is busy takes
-    `together` times as long: CPUs may share a core, its caches or the memory."""
+    """`cpus` that may be busy; `consumer_cpus` of them on average between batches (0 where only a GPU computes then);
+    `stream` is the share of the storage's bandwidth that one read alone can have. What computes while another CPU is
+    busy takes `together` times as long: CPUs may share a core, its caches or the memory."""
 
     cpus: float = math.inf
     consumer_cpus: float = 1.0
@@ -180,9 +180,10 @@ class _Epoch:
     def _got(self, batch: int) -> None:
         """The program has a batch and computes."""
         self._received.append(self._now)
-        cpus = self._machine.consumer_cpus
-        kind = "cpu" if cpus else "delay"
-        self._begin(-1, [(kind, float(self._work.consume[batch]))], "consumed", cpus)
+        cpus, consume = self._machine.consumer_cpus, float(self._work.consume[batch])
+        # Less than one: for so much of the time it has one, and waits for the rest, a device for instance.
+        computing = consume * min(cpus, 1.0)
+        self._begin(-1, [("cpu", computing), ("delay", consume - computing)], "consumed", max(cpus, 1.0))
 
     def _consumed(self) -> None:
         del self._tasks[-1]

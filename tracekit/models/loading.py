@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.analysis.probes import Probe
@@ -40,6 +41,8 @@ CHEAPEST = 0.35
 # Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
 TOGETHER = 1.3
 _TOGETHERS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+# The share of the waiting for CPUs that counts is known to within this.
+_CLOSE = 0.02
 # What the replay misses of the logarithm of a time at half of the points of `benchmarks/loading.py`.
 _REPLAYED_WELL = 0.045
 
@@ -93,10 +96,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     in the probe is weighed against the replay; what the replay misses of it, and of the time that the run had, it is
     taken to miss of the others too.
     """
-    current = _settings_of(costs)
-    starts = 1 if costs.settings.persistent_workers else len(_epochs(costs))
-    outside = current.start * current.workers * starts + _stops_s(costs, current.workers)
-    measured = _per_batch(costs) + outside / _batches(costs)
+    current, measured = _settings_of(costs), _with_outside(costs)
     now = current.workers, current.prefetch if current.workers else 0
     seen = {now: Forecast(current, measured, measured, measured, seen=True)}
     startup = _startup(costs, probe)
@@ -131,6 +131,20 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         if fits(costs, workers, prefetch)
     ]
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
+
+
+def as_crowded(costs: LoaderCosts) -> LoaderCosts:
+    """The same costs, of which as much waiting for CPUs counts (`crowded`) as it takes for the replay of the run to
+    last as long as the run. The replay shares out CPUs evenly and at once; a scheduler lets a thread wait that has just
+    become ready, and puts two on one CPU while another is idle."""
+    current, measured = _settings_of(costs), _with_outside(costs)
+
+    def missed(share: float) -> float:
+        return measured - _time(replace(costs, crowded=share), current, Storage())
+
+    if missed(0.0) <= 0 or missed(1.0) >= 0:
+        return replace(costs, crowded=0.0 if missed(0.0) <= 0 else 1.0)
+    return replace(costs, crowded=float(brentq(missed, 0.0, 1.0, xtol=_CLOSE)))
 
 
 def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float:
@@ -182,9 +196,13 @@ def split(costs: LoaderCosts) -> Split | None:
     work, machine = _workload(costs, settings.workers), _machine(costs)
     zero, reading = np.zeros(len(costs)), costs.cpu * costs.reading_cpu
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
+    # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
+    computing = float(costs.cpu.sum()) / (costs.cpus * float((costs.wait + costs.gap).sum()))
+    rested = _workload(replace(costs, crowded=costs.crowded * max(1 - computing, 0.0)), settings.workers)
+    left = rested.cpu - np.maximum(costs.cpu - collating, reading)
     without = [
         ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - reading}),
-        ("cpu", {"cpu": work.cpu - np.maximum(costs.cpu - collating, reading)}),
+        ("cpu", {"cpu": left, "receive": rested.receive, "consume": rested.consume}),
         ("transfer", {"cpu": zero}),
         ("consumer", {"receive": zero}),
     ]
@@ -204,7 +222,8 @@ def split(costs: LoaderCosts) -> Split | None:
 def _settings_of(costs: LoaderCosts) -> LoaderSettings:
     known = costs.settings
     in_order = known.in_order is not False
-    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, in_order, costs.start, costs.boot)
+    workers, prefetch = known.num_workers, known.prefetch_factor or 2
+    return LoaderSettings(workers, prefetch, in_order, costs.start, costs.boot)
 
 
 def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float]:
@@ -253,7 +272,10 @@ def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) 
     cells = [each for each in seen if each.settings.workers]
     if probe is None or not cells:
         return [_Beside(1.0, CHEAPEST), _Beside(TOGETHER, 1.0)]
-    cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probe.costs.settings.num_workers else 1.0
+    probed = probe.costs.settings.num_workers
+    cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probed else 1.0
+    # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
+    possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
 
     def misses(beside: _Beside) -> float:
         replayed = [_forecast(costs, each.settings, probe, [beside]).expected for each in cells]
@@ -262,7 +284,8 @@ def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) 
             for each, time in zip(cells, replayed, strict=True)
         )
 
-    return [min((_Beside(together, cost) for together in _TOGETHERS), key=misses)]
+    together = min((_Beside(together, cost) for together in _TOGETHERS), key=misses).together
+    return [_Beside(together, each) for each in sorted(possible)]
 
 
 def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, besides: list[_Beside]) -> Forecast:
@@ -350,17 +373,28 @@ def _length(found: Replay, batches: int) -> float:
 def _workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     zero = np.zeros(len(costs))
     shared = costs.batch_bytes / BYTES_PER_S
+    # Where fewer want CPUs there is less to wait for.
+    crowded = costs.crowded * min((workers + 1) / (costs.settings.num_workers + 1), 1.0)
+    cpu, consume = costs.cpu + crowded * costs.delayed, costs.consume + crowded * (costs.gap - costs.consume)
     if not workers:
-        cpu = np.maximum(costs.cpu - shared, 0) if costs.settings.num_workers else costs.cpu
-        return Workload(costs.blocked, zero, cpu, zero, costs.consume)
-    cpu, receive = costs.cpu + costs.send, costs.receive
+        return Workload(
+            costs.blocked, zero, np.maximum(cpu - shared, 0) if costs.settings.num_workers else cpu, zero, consume
+        )
+    receive = costs.receive + crowded * costs.delayed_receive
     if not costs.settings.num_workers:
         cpu, receive = cpu + shared, receive + RECEIVE_S * cost
-    return Workload(costs.blocked, zero, cpu, receive, costs.consume)
+    return Workload(costs.blocked, zero, cpu + costs.send, receive, consume)
 
 
 def _machine(costs: LoaderCosts) -> Machine:
     return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus))
+
+
+def _with_outside(costs: LoaderCosts) -> float:
+    """Seconds per batch of the epochs that are replayed, as they were, to start and to end workers included."""
+    workers = costs.settings.num_workers
+    starts = 1 if costs.settings.persistent_workers else len(_epochs(costs))
+    return _per_batch(costs) + (costs.start * workers * starts + _stops_s(costs, workers)) / _batches(costs)
 
 
 def _per_batch(costs: LoaderCosts) -> float:
