@@ -72,7 +72,6 @@ class Exploration:
         self._backward: Backward | None = None
         self._shapes: dict[int, set[tuple[Any, ...]]] = {}
         self._is_off = False
-        self._aside = 0  # calls on other threads than the first
         self._programs_count: int | None = None  # that it has set itself, before its loop
         self._grid = len(self._conditions)  # behind these come plans
         self._plans_made = 0
@@ -80,6 +79,7 @@ class Exploration:
 
     def _start_anew(self) -> None:
         self._steps = 0
+        self._aside = 0  # calls on other threads than the first
         self._plain: list[int] = []
         self._last = 0
         self._queue: list[int] = []

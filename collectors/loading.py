@@ -269,11 +269,11 @@ class _Iteration:
 
 
 def _note_arrivals(iterator: Any, of: _Iteration) -> None:
-    """Have it noted when the bytes that a worker has sent are there for the program, which takes time to make a batch
-    of them; not where a thread that pins memory takes them."""
-    queue = iterator._worker_result_queue
+    """Have it noted when the first bytes that a worker has sent are there for the program, which takes time to make a
+    batch of them; not where a thread that pins memory takes them."""
+    queue = getattr(iterator, "_worker_result_queue", None)
     receive = getattr(queue, "_recv_bytes", None)
-    if iterator._data_queue is not queue or receive is None:
+    if getattr(iterator, "_data_queue", None) is not queue or receive is None:
         return
 
     def _recv_bytes(*args: Any, **kwargs: Any) -> Any:

@@ -53,7 +53,7 @@ class Reading:
             return
         self._left = _MOST_READS
         self.prepare()
-        for hooks in self._hooks.values():
+        for hooks in list(self._hooks.values()):  # another thread may prepare those of a module
             for hook in hooks:
                 hook.place()
         self._looked += 1
@@ -76,7 +76,7 @@ class Reading:
             self._agent.note_missing("reads", why)
 
     def off(self) -> None:
-        for hooks in self._hooks.values():
+        for hooks in list(self._hooks.values()):
             for hook in hooks:
                 hook.take_out()
 

@@ -40,6 +40,11 @@ def test_each_batch_names_the_worker_that_made_it(tmp_path: Path) -> None:
     for workers, numbers, found in zip((0, 2, 3), made, by_worker, strict=False):
         assert numbers == list(range(12))
         assert found == [number % workers if workers else -1 for number in numbers]
+    took = batches["duration_ns"] >= batches["taking_ns"]
+    assert took.all() and (batches["taking_ns"][batches["worker"] < 0] == -1).all()
+    by_workers = batches[(batches["worker"] >= 0) & (batches["epoch"] < 3)]
+    # But for those that were taken while the slow one was waited for.
+    assert (by_workers["taking_ns"] > 0).mean() > 0.5
     # In any order: the worker that is held up has none of the last ones.
     assert made[3] != sorted(made[3]) and len(by_worker) == 4
     assert by_worker[3][:2] == [number % 2 for number in made[3][:2]] and set(by_worker[3]) == {0, 1}

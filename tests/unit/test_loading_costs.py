@@ -79,6 +79,45 @@ def test_what_taking_a_batch_takes_is_told_by_those_that_were_not_taken_yet(tmp_
     assert found.known == 1 and np.median(found.receive) == pytest.approx(0.002 * (1 - delayed), rel=0.02)
 
 
+def test_what_taking_a_batch_takes_is_told_by_when_its_bytes_were_there(tmp_path: Path) -> None:
+    """GIVEN a worker whose batches of 5 ms are there 1 ms after they were made, and a program that takes each in 0.5
+    ms, but for every tenth, at which something else has its CPU for 3 ms."""
+    main = Tape(process=0, role="main")
+    worker = Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
+    main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=0, pid=1001)
+    for index in range(BATCHES):
+        begun = worker.now
+        worker.gap(MAKE_MS)
+        worker.add("fetches", begun, worker.now, iteration=0, turn=index, cpu_ns=ns(MAKE_MS), samples=1)
+        taking, asked = ns(3.5 if index % 10 == 9 else 0.5), main.now
+        main.now = worker.now + ns(1.0) + taking
+        known = {"loader": "loader", "epoch": 0, "index": index, "worker": 0, "taking_ns": taking}
+        main.add("batches", asked, main.now, **known)
+        main.gap(1.0)
+        worker.now = main.now
+    manifest = make_manifest(cpus=4, loaders={"loader": Loader(num_workers=1, prefetch_factor=2)})
+    make_run(tmp_path / "run", [main, worker], manifest=manifest)
+    run = open_run(tmp_path / "run")
+    (found,) = loader_costs(run, find_steps(run))
+    assert found.receive == pytest.approx(0.0005) and found.send == pytest.approx(0.001)
+    assert found.delayed_receive == pytest.approx(0.0003)
+
+
+@pytest.mark.parametrize(("used_ms", "waited_ms"), [(0.5, 0.25), (4.5, 0.5), (8.0, 2.0)])
+def test_what_the_program_waits_for_a_cpu_is_none_of_its_work(tmp_path: Path, used_ms: float, waited_ms: float) -> None:
+    """GIVEN 5 ms between two batches, in which a device computes or the program does, on one thread or two, and waits
+    for a CPU as well THEN its work is what goes by without that: of a team what each of it waits for."""
+    tape = Tape(process=0, role="main")
+    for index in range(BATCHES):
+        batch(tape, index)
+        tape.gap(USE_MS)
+    for counter, ms in (("thread.cpu_ns", MAKE_MS + used_ms), ("thread.run_delay_ns", waited_ms)):
+        tape.counter(counter, round(BATCHES * ms * 1e6), 0, BATCHES * (MAKE_MS + USE_MS), thread=1)
+    at_once = max((used_ms + waited_ms) / USE_MS, 1.0)
+    consume = costs(tmp_path / "run", tape).consume
+    assert np.median(consume) * 1e3 == pytest.approx(USE_MS - waited_ms / at_once, rel=0.02)
+
+
 @pytest.mark.parametrize(("every", "counts"), [(40, False), (2, True)])
 def test_a_profiler_window_takes_none_of_the_time_of_a_batch(tmp_path: Path, every: int, counts: bool) -> None:
     """GIVEN windows over two batches, before and after which the profiler takes 100 ms THEN these are not the

@@ -341,7 +341,8 @@ def in_words(workers: int, prefetch: int) -> str:
 
 
 def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
-    busy = float(costs.cpu.sum() + costs.consume.sum() * costs.consumer_cpus)
+    busy = float(costs.cpu.sum() + costs.receive.sum() + costs.consume.sum() * costs.consumer_cpus)
+    busy += costs.send * len(costs)
     full = busy / (costs.cpus * summary.batch_ms / _MS * len(costs))
     if full > _FULL and summary.wait > AS_GOOD:
         return (

@@ -119,7 +119,8 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
 @dataclass(frozen=True)
 class Crowding:
     """How the program shared the CPUs while it went through a loader: by all of its threads together per ns, for how
-    long they waited for a CPU (`delayed`) and ran (`ran`); and the CPU time of the process (`busy`).
+    long they waited for a CPU (`delayed`) and ran (`ran`); and the CPU time of the process (`busy`,
+    nan where it was not read).
     """
 
     delayed: float
@@ -133,7 +134,7 @@ class Crowding:
             for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
         )
         is_known = waited + ran > 0
-        return cls(waited if is_known else 0.0, ran if is_known else 0.0, 1.0 if np.isnan(whole) else whole)
+        return cls(waited if is_known else 0.0, ran if is_known else 0.0, whole)
 
     @property
     def share_delayed(self) -> float:
@@ -189,8 +190,10 @@ def _costs(
         gap[unlike] = np.median(gap[~unlike])
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
     handed = handover(batches, np.where(known & ~itself, late, np.nan), first, cpus, crowding.share_delayed)
-    by_itself, by_workers = float(cpu[itself].sum()), int(np.count_nonzero(~itself))
-    consume = crowding.alone(gap, handed.taking + by_itself, handed.delayed, float(wait.sum() + gap.sum()))
+    by_workers = int(np.count_nonzero(~itself))
+    by_itself, delayed_itself = float(cpu[itself].sum()), float(delayed[itself].sum()) / _NS
+    computing, delayed_there = handed.computing + by_itself, handed.delayed + delayed_itself
+    consume = crowding.alone(gap, computing + delayed_there, delayed_there, float(wait.sum() + gap.sum()))
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
@@ -220,7 +223,7 @@ def _costs(
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,
-        consumer_cpus=_consumer_cpus(crowding.busy, by_itself + handed.receive * by_workers, wait, gap, consume, cpus),
+        consumer_cpus=_consumer_cpus(crowding.busy, computing, wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         largest_batch=int(size.max()) if (size >= 0).any() else None,
         worker_bytes=of_workers or _most_memory(run, process),
@@ -375,8 +378,10 @@ def _most_at_once(at_once: NDArray[np.int64], length: NDArray[np.int64]) -> int:
 
 def _consumer_cpus(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
     """How many CPUs the program keeps busy while it computes: beside the `own_cpu` time that it takes to make batches
-    itself, or to take them, s."""
+    itself, or to take them, s. One where that was not seen."""
     whole, computing = wait.sum() + gap.sum(), consume.sum()
+    if np.isnan(busy):
+        return min(1.0, cpus)
     if computing <= 0:
         return 0.0
     return float(np.clip((busy * whole - own_cpu) / computing, 0.0, cpus))

@@ -107,7 +107,8 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         seen.setdefault((each.workers, each.prefetch), found)
     besides = _besides(costs, probe, seen.values())
     of_workers = {current.workers: [_missed(measured, _time(costs, current, Storage()))]}
-    own_error = abs(1 / of_workers[current.workers][0] - 1)
+    # By itself: how much waiting for CPUs counts is taken from the run.
+    own_error = abs(_time(replace(costs, crowded=0.0), current, Storage()) / measured - 1) if measured > 0 else 0.0
     error = max(own_error, MODEL_ERROR)
     for cell, measured_so in list(seen.items()):
         if cell != now:
@@ -392,9 +393,11 @@ def _machine(costs: LoaderCosts) -> Machine:
 
 def _with_outside(costs: LoaderCosts) -> float:
     """Seconds per batch of the epochs that are replayed, as they were, to start and to end workers included."""
-    workers = costs.settings.num_workers
-    starts = 1 if costs.settings.persistent_workers else len(_epochs(costs))
-    return _per_batch(costs) + (costs.start * workers * starts + _stops_s(costs, workers)) / _batches(costs)
+    workers, replayed, persist = costs.settings.num_workers, _epochs(costs), costs.settings.persistent_workers
+    outside = costs.start * workers * (1 if persist else len(replayed)) + _stops_s(costs, workers)
+    # The first epoch that is replayed has workers that boot; of the run it need not be the first.
+    outside += costs.boot if persist and replayed[0].first else 0.0
+    return _per_batch(costs) + outside / _batches(costs)
 
 
 def _per_batch(costs: LoaderCosts) -> float:
