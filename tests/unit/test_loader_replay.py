@@ -1,6 +1,7 @@
 """The replay of a DataLoader against what torch does step by step, and bounds that are known without it."""
 
 import math
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -16,15 +17,15 @@ COST = st.integers(0, 50).map(float)
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
     batches = draw(st.integers(1, 12))
-    return Workload(*(np.array(draw(st.lists(COST, min_size=batches, max_size=batches))) for _ in range(5)))
+    return Workload(*(np.array(draw(st.lists(COST, min_size=batches, max_size=batches))) for _ in range(6)))
 
 
 def only(cpu: float, consume: float, batches: int = 40, **others: float) -> Workload:
     """Batches that are all alike."""
     zero = np.zeros(batches)
     return Workload(
-        zero + others.get("delay", 0), zero + others.get("transfer", 0), zero + cpu, zero + others.get("receive", 0),
-        zero + consume,
+        zero + others.get("delay", 0), zero + others.get("transfer", 0), zero + cpu, zero + others.get("send", 0),
+        zero + others.get("receive", 0), zero + consume,
     )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def step_by_step(work: Workload, workers: int, prefetch: int) -> tuple[list[floa
         if handed_out < len(work):
             worker = handed_out % workers
             free[worker] = max(now, free[worker]) + made[handed_out]
-            heappush(finished, (free[worker], handed_out))
+            heappush(finished, (free[worker] + work.send[handed_out], handed_out))
             handed_out += 1
 
     for _ in range(workers * prefetch):
@@ -65,7 +66,7 @@ def test_with_enough_of_everything_it_is_what_torch_does(
     work: Workload, workers: int, prefetch: int, seed: int
 ) -> None:
     apart = np.random.default_rng(seed).random(len(work))  # what is finished at the same time comes in any order
-    work = Workload(work.delay + work.transfer, 0 * work.cpu, work.cpu + apart, work.receive, work.consume)
+    work = replace(work, delay=work.delay + work.transfer, transfer=0 * work.cpu, cpu=work.cpu + apart)
     found = replay(work, Machine(), LoaderSettings(workers, prefetch))
     received, end = step_by_step(work, workers, prefetch)
     assert found.received == pytest.approx(np.array(received))
@@ -76,7 +77,7 @@ def test_what_is_not_due_is_taken_while_the_program_waits() -> None:
     """GIVEN two workers, the first of which takes 10 s and the other 1, and 2 s to take a batch THEN only the batch
     that is waited for adds to the wait: the other one was taken meanwhile."""
     cpu = np.tile([10.0, 1.0], 10)
-    work = Workload(0 * cpu, 0 * cpu, cpu, 0 * cpu + 2, 0 * cpu + 1)
+    work = Workload(0 * cpu, 0 * cpu, cpu, 0 * cpu, 0 * cpu + 2, 0 * cpu + 1)
     found = replay(work, Machine(), LoaderSettings(2, 1))
     waits = found.received - found.asked
     assert waits[1::2] == pytest.approx(np.zeros(10)) and waits[0] == pytest.approx(12)
@@ -137,7 +138,7 @@ def test_a_slow_batch_holds_up_those_behind_it_only_in_order() -> None:
     """GIVEN one batch of 20 that takes 100 s, the others 1, and a program that takes 1 s for each."""
     cpu = np.ones(20)
     cpu[3] = 100
-    work = Workload(0 * cpu, 0 * cpu, cpu, 0 * cpu, np.ones(20))
+    work = Workload(0 * cpu, 0 * cpu, cpu, 0 * cpu, 0 * cpu, np.ones(20))
     in_order, any_order = (replay(work, Machine(), LoaderSettings(2, 2, order)) for order in (True, False))
     assert in_order.end > 114 and in_order.stall > 95
     assert any_order.end == pytest.approx(102, abs=1.5)
@@ -147,6 +148,13 @@ def test_a_slow_batch_holds_up_those_behind_it_only_in_order() -> None:
 def test_workers_are_started_one_after_the_other() -> None:
     found = replay(only(1.0, 0.0, batches=4), Machine(), LoaderSettings(4, start=0.5))
     assert found.received[0] == pytest.approx(3.0)
+
+
+def test_a_worker_goes_on_while_its_batch_is_on_its_way() -> None:
+    """GIVEN batches of 4 s that take 3 s to be there THEN the program has one every 4 s, where a worker may be ahead;
+    every 7 s where it may not, and takes them at once."""
+    ahead, not_ahead = (replay(only(4.0, 0.0, send=3.0), Machine(), LoaderSettings(1, each)) for each in (2, 1))
+    assert ahead.end == pytest.approx(40 * 4 + 3) and not_ahead.end == pytest.approx(40 * 7)
 
 
 @pytest.mark.parametrize("settings_", [LoaderSettings(-1), LoaderSettings(2, 0)])

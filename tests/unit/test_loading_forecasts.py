@@ -43,7 +43,7 @@ def costs(
 ) -> LoaderCosts:
     """Batches that are all alike, on a machine where the program keeps one CPU busy."""
     zero = np.zeros(BATCHES)
-    work = Workload(zero + blocked, zero, zero + cpu, zero, zero + consume)
+    work = Workload(zero + blocked, zero, zero + cpu, zero, zero, zero + consume)
     seen = replay(work, Machine(cpus), LoaderSettings(workers, prefetch))
     return LoaderCosts(
         process=0,

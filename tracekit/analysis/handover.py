@@ -22,9 +22,9 @@ _COMPUTING_S = 0.0005
 
 @dataclass(frozen=True)
 class Handover:
-    """To `send` a batch takes a worker so long beyond making it, and to `receive` it takes the program, with a CPU for
-    each that wants one. As it took its batches the program computed for so long in all (`computing`), and was `delayed`
-    for so long by what else wanted its CPU. All in seconds."""
+    """From when a batch was made it takes so long to `send` it, until its first bytes are there for the program, and
+    the program so long to `receive` it, with a CPU for each that wants one. As it took its batches the program computed
+    for so long in all (`computing`), and was `delayed` for so long by what else wanted its CPU. All in seconds."""
 
     send: float = 0.0
     receive: float = 0.0
@@ -43,8 +43,8 @@ def handover(
         return Handover()
     wait = (batches["received_ns"] - batches["asked_ns"]).to_numpy(dtype=np.float64) / _NS
     taking = np.where(batches["taking_ns"] >= 0, batches["taking_ns"].to_numpy(dtype=np.float64) / _NS, np.nan)
-    # What a worker does for a batch beyond making it (turning it into bytes, sending them) shows where the program
-    # waits for it; with the first one that it sends it does more.
+    # What it takes to turn a batch into bytes and to send them, on a thread of the worker that goes on meanwhile, shows
+    # where the program waits for it; the first one takes more.
     shows = (late < 0) & ~first
     is_usual = shows.mean() >= _SHOWS_SHARE
     known = ~np.isnan(taking)

@@ -24,12 +24,14 @@ class Workload:
     """What the batches of an epoch cost, one value each [B], in seconds; with the machine to themselves.
 
     In the worker: `delay` waiting for storage whatever else is read, `transfer` at all of the storage's bandwidth, and
-    `cpu`. In the program: `receive` to take it from its worker (if there are any), `consume` to compute with it.
+    `cpu`. From then on it takes `send` until the batch is there for the program, while the worker goes on. In the
+    program: `receive` to take it from its worker (if there are any), `consume` to compute with it.
     """
 
     delay: Seconds
     transfer: Seconds
     cpu: Seconds
+    send: Seconds
     receive: Seconds
     consume: Seconds
 
@@ -102,7 +104,7 @@ class _Epoch:
         self._now = 0.0
         self._queues: list[deque[int]] = [deque() for _ in range(settings.workers)]
         self._making: list[int | None] = [None] * settings.workers
-        self._tasks: dict[int, _Task] = {}  # by worker; the program is -1
+        self._tasks: dict[int, _Task] = {}  # by worker; the program is -1, behind the workers come batches on their way
         self._outstanding = [0] * settings.workers
         # What is left of it when all have been started, which others were while this one booted.
         after = reversed(range(settings.workers))
@@ -265,6 +267,10 @@ class _Epoch:
                 assert batch is not None
                 self._making[who] = None
                 del self._tasks[who]
-                self._finished.append(batch)
+                self._begin(self._settings.workers + batch, [("delay", float(self._work.send[batch]))], "sent")
                 self._work_on(who)
+                self._settle(self._settings.workers + batch)
+            case "sent":
+                del self._tasks[who]
+                self._finished.append(who - self._settings.workers)
                 self._look()

@@ -6,7 +6,7 @@ of threads, workers that take as long with one thread or many times as long: the
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import msgspec
 import numpy as np
@@ -204,7 +204,7 @@ def split(costs: LoaderCosts) -> Split | None:
     without = [
         ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - reading}),
         ("cpu", {"cpu": left, "receive": rested.receive, "consume": rested.consume}),
-        ("transfer", {"cpu": zero}),
+        ("transfer", {"cpu": zero, "send": zero}),
         ("consumer", {"receive": zero}),
     ]
     stops = _stops_s(costs, settings.workers)
@@ -326,7 +326,7 @@ def _replays(
     """A replay of each chosen epoch, and how many batches the epoch has."""
     for number, epoch in enumerate(_epochs(costs)):
         there = number > 0 and costs.settings.persistent_workers
-        part = Workload(*(getattr(work, name)[epoch.at] for name in ("delay", "transfer", "cpu", "receive", "consume")))
+        part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
         yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), epoch.batches
 
 
@@ -379,12 +379,12 @@ def _workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     cpu, consume = costs.cpu + crowded * costs.delayed, costs.consume + crowded * (costs.gap - costs.consume)
     if not workers:
         return Workload(
-            costs.blocked, zero, np.maximum(cpu - shared, 0) if costs.settings.num_workers else cpu, zero, consume
+            costs.blocked, zero, np.maximum(cpu - shared, 0) if costs.settings.num_workers else cpu, zero, zero, consume
         )
     receive = costs.receive + crowded * costs.delayed_receive
     if not costs.settings.num_workers:
         cpu, receive = cpu + shared, receive + RECEIVE_S * cost
-    return Workload(costs.blocked, zero, cpu + costs.send, receive, consume)
+    return Workload(costs.blocked, zero, cpu, zero + costs.send, receive, consume)
 
 
 def _machine(costs: LoaderCosts) -> Machine:
