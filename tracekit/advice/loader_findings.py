@@ -30,10 +30,12 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
     title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
     if first in ("cpu", "transfer") and summary.collating is not None and summary.collating >= NOTABLE:
         title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
+    if summary.unexplained >= NOTABLE:
+        title += f"; {summary.unexplained:.0%} of the waiting is not explained by what was seen to cost time"
     if summary.order >= NOTABLE:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
-    evidence |= summary.split
+    evidence |= {**summary.split, "unexplained": summary.unexplained}
     return Finding("loading.split", title, evidence)
 
 

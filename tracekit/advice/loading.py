@@ -126,6 +126,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         if costs.largest_batch is not None
         else None,
         collating=costs.collating,
+        unexplained=_unexplained(costs, predicted),
         forecasts=[
             LoaderForecast(
                 each.settings.workers,
@@ -138,6 +139,12 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
             for each in predicted.grid
         ],
     )
+
+
+def _unexplained(costs: LoaderCosts, predicted: Forecasts) -> float:
+    """What the costs explain too much or too little of the time of a batch, as a share of the waiting for it."""
+    waited = float(costs.wait.mean())
+    return min(predicted.error * predicted.current.expected / waited, 1.0) if waited > 0 else 0.0
 
 
 def _advise(

@@ -190,7 +190,9 @@ class LoaderSummary(msgspec.Struct):
     prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its samples was
     known (`run`, `epoch`, `none`; "" where that was not looked at). A worker takes `worker_bytes` of memory (0: not
     seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known). Making a batch goes
-    by to get its samples, but for the share `collating`, which puts them together (None: not seen).
+    by to get its samples, but for the share `collating`, which puts them together (None: not seen). The
+    share `unexplained` of the waiting is more than the costs that were seen bring about, or less: by so much the split
+    may be off.
     """
 
     process: int
@@ -217,6 +219,7 @@ class LoaderSummary(msgspec.Struct):
     worker_bytes: int = 0
     ahead_bytes: int | None = None
     collating: float | None = None
+    unexplained: float = 0.0
 
 
 class Report(msgspec.Struct):
