@@ -273,7 +273,7 @@ def _note_arrivals(iterator: Any, of: _Iteration) -> None:
     batch of them; not where a thread that pins memory takes them."""
     queue = getattr(iterator, "_worker_result_queue", None)
     receive = getattr(queue, "_recv_bytes", None)
-    if getattr(iterator, "_data_queue", None) is not queue or receive is None:
+    if queue is None or receive is None or getattr(iterator, "_data_queue", None) is not queue:
         return
 
     def _recv_bytes(*args: Any, **kwargs: Any) -> Any:

@@ -200,9 +200,13 @@ def split(costs: LoaderCosts) -> Split | None:
     # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
     computing = float(costs.cpu.sum()) / (costs.cpus * float((costs.wait + costs.gap).sum()))
     rested = _workload(replace(costs, crowded=costs.crowded * max(1 - computing, 0.0)), settings.workers)
-    left = rested.cpu - np.maximum(costs.cpu - collating, reading)
+    left = costs.cpu - np.maximum(costs.cpu - collating, reading)
+    # Workers wait for CPUs when storage has answered, too.
+    making = float((costs.blocked + costs.cpu).sum())
+    share_read = float((costs.blocked + reading).sum()) / making if making else 0.0
+    read = reading + share_read * costs.crowded * costs.delayed
     without = [
-        ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - reading}),
+        ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - read}),
         ("cpu", {"cpu": left, "receive": rested.receive, "consume": rested.consume}),
         ("transfer", {"cpu": zero, "send": zero}),
         ("consumer", {"receive": zero}),
