@@ -273,7 +273,8 @@ def _note_arrivals(iterator: Any, of: _Iteration) -> None:
     batch of them; not where a thread that pins memory takes them."""
     queue = getattr(iterator, "_worker_result_queue", None)
     receive = getattr(queue, "_recv_bytes", None)
-    if queue is None or receive is None or getattr(iterator, "_data_queue", None) is not queue:
+    takes_itself = queue is getattr(iterator, "_data_queue", None)
+    if queue is None or receive is None or not takes_itself:
         return
 
     def _recv_bytes(*args: Any, **kwargs: Any) -> Any:
