@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recording import PROGRAMS, TRACEKIT, TWO_THREADS, plain, run, tracekit
@@ -40,7 +41,7 @@ def explore(folder: Path, *more: str) -> Path:
     return path
 
 
-def report(path: Path) -> dict[str, object]:
+def report(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / "findings.json").read_text()))
 
 
@@ -81,16 +82,21 @@ def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path)
         "import sys\nfrom tracekit.cli.main import entry\nfrom tracekit.record import machine\n"
         "machine.counts_here = lambda: [1, 2, 3]\nsys.exit(entry())"
     )
-    record = ["record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "1200"]
-    done = plain([sys.executable, "-c", program, *record])
-    assert done.returncode == 0, done.stderr
-    assert tracekit("analyze", "--json", str(tmp_path / "run")).returncode == 0
-    blocks = open_run(tmp_path / "run").sql("SELECT name, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY name")
+    for steps in ("1200", "2400"):  # longer where other programs disturbed its blocks, as it says itself
+        path = tmp_path / steps
+        record = ["record", "-q", "--explore", "threads", "-o", str(path), "--", *PLANTED, steps]
+        done = plain([sys.executable, "-c", program, *record])
+        assert done.returncode == 0, done.stderr
+        assert tracekit("analyze", "--json", str(path)).returncode == 0
+        found = report(path)
+        if found["settings"]:
+            break
+    blocks = open_run(path).sql("SELECT name, count(*) AS n FROM spans WHERE kind = 'block' GROUP BY name")
     rounds = dict(zip(blocks["name"], blocks["n"], strict=True))
     assert rounds["threads.intra_op=3"] % 4 == 0  # which is when it is looked for what to drop
     assert min(rounds["threads.intra_op=1"], rounds["threads.intra_op=2"]) > rounds["threads.intra_op=3"] + 3
-    found = json.loads((tmp_path / "run" / "findings.json").read_text())
     settings = {each["name"]: each for each in found["settings"]}
+    assert "threads.layers" in settings, found["advice"]
     common = settings.get("threads.intra_op", {}).get("recommended", found["exploration"]["current"])
     plan = settings["threads.layers"]
     assert (plan["recommended"].get("first", common), plan["recommended"].get("second", common)) == (1, 2)
