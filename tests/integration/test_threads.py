@@ -49,7 +49,7 @@ def report(path: Path) -> dict[str, Any]:
 def test_planted_times_are_found(explored: Path) -> None:
     """Nothing is shorter than it was planted, and nothing longer by half of the smallest difference between two counts,
     which is what would change a plan: a busy machine lengthens what waits by the clock, more so the shortest."""
-    found = {each["layer"]: each["times"] for each in report(explored)["exploration"]["layers"]}  # type: ignore[index]
+    found = {each["layer"]: each["times"] for each in report(explored)["exploration"]["layers"]}
     for layer, planted in {"first": (2, 3), "second": (5, 2.5), "third": (1, 1)}.items():
         for count, ms in zip(("1", "2"), planted, strict=True):
             assert 0.99 * ms <= found[layer][count]["expected"] <= ms + 0.5
@@ -58,7 +58,7 @@ def test_planted_times_are_found(explored: Path) -> None:
 @pytest.mark.alone
 def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
     """Of 6.5 ms with two threads the plan takes 5.5, whatever the third layer, which does not care, runs with."""
-    settings = {each["name"]: each for each in report(explored)["settings"]}  # type: ignore[attr-defined]
+    settings = {each["name"]: each for each in report(explored)["settings"]}
     common = settings.get("threads.intra_op", {}).get("recommended", 2)
     plan = settings["threads.layers"]["recommended"]
     assert (plan.get("first", common), plan.get("second", common)) == (1, 2)
