@@ -20,6 +20,8 @@ pytestmark = pytest.mark.alone
 FILES, FILE_BYTES, BATCH, WORKERS, EPOCHS = 160, 96 << 10, 4, 2, "3"
 BYTES_PER_S = 12_000_000
 
+NOT_ALLOWED = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT)
+
 PROGRAM = """
 import os, sys, time
 import numpy as np
@@ -57,10 +59,8 @@ def disk(tmp_path: Path) -> Iterator[SlowDisk]:
     with ExitStack() as stack:
         try:
             disk = stack.enter_context(slow_disk(tmp_path, BYTES_PER_S))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no disk can be slowed down here: {error}")
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT):
+        except (subprocess.CalledProcessError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NOT_ALLOWED:
                 raise
             pytest.skip(f"no disk can be slowed down here: {error}")
         for number in range(FILES):

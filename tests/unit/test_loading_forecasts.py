@@ -10,17 +10,16 @@ from tracekit.advice.loading import promising
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
+from tracekit.models.loader_epochs import CHEAPEST, as_crowded
 from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
+from tracekit.models.loader_split import split
 from tracekit.models.loading import (
-    CHEAPEST,
     MODEL_ERROR,
     TOGETHER,
-    as_crowded,
     forecasts,
     saved_by_persisting,
     saved_in_any_order,
-    split,
     worker_counts,
 )
 from tracekit.models.storage import storages

@@ -13,16 +13,10 @@ from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, Loader
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
+from tracekit.models.loader_epochs import as_crowded
 from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
-from tracekit.models.loading import (
-    MODEL_ERROR,
-    Forecasts,
-    as_crowded,
-    forecasts,
-    saved_by_persisting,
-    saved_in_any_order,
-    split,
-)
+from tracekit.models.loader_split import split
+from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.inside import WHICH

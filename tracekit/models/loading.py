@@ -5,44 +5,40 @@ run may have met (`storage`), CPUs that slow each other or do not, and, where a 
 of threads, workers that take as long with one thread or many times as long: the truth lies between.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import brentq
 
-from tracekit.analysis.loading import LoaderCosts, Seconds
+from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe
+from tracekit.models.loader_epochs import (
+    BOOT_S,
+    CHEAPEST,
+    RECEIVE_S,
+    START_S,
+    Beside,
+    batches_of,
+    measured_time,
+    settings_of,
+    stops_s,
+    time_of,
+    typical_epochs,
+)
 from tracekit.models.loader_memory import fits
-from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
+from tracekit.models.loader_replay import LoaderSettings
 from tracekit.models.storage import Storage, storages
 
-# So many batches are replayed, of so many epochs: the rest goes on as they did.
-_MOST_BATCHES = 400
-_MOST_EPOCHS = 4
 _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
 _EVERY_COUNT_TO = 8
 _GROWTH = 1.25
-# What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
-# tensors and `fork` on Linux x86-64. Taking and ending may cost the share CHEAPEST of it: on other days such a machine
-# took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made anew and shared, which takes 3.0 to
-# 3.4 ms for 4 MiB; the same without workers 0.1.
-RECEIVE_S = 0.0013
-BYTES_PER_S = 1.35e9
-START_S = 0.013
-BOOT_S = 0.017
-STOP_S = 0.011
-CHEAPEST = 0.35
 # How many times longer computing takes beside another busy CPU, at most: as seen on 2 virtual CPUs, where "computing,
 # as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
 # Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
 TOGETHER = 1.3
 _TOGETHERS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
-# The share of the waiting for CPUs that counts is known to within this.
-_CLOSE = 0.02
 # What the replay misses of the logarithm of a time at half of the points of `benchmarks/loading.py`.
 _REPLAYED_WELL = 0.045
 
@@ -73,22 +69,6 @@ class Forecasts:
     grid: list[Forecast]
 
 
-@dataclass(frozen=True)
-class Split:
-    """Shares of the loading wait, which add up to 1: `storage` and then the `cpu` work of making samples, as three runs
-    would tell them (as it is, with instant storage, with instant samples); putting batches together and sending them
-    (`transfer`), taking them in the program (`consumer`), starting and ending workers (`startup`). `order` cuts across:
-    what delivery in any order would save.
-    """
-
-    storage: float
-    cpu: float
-    transfer: float
-    consumer: float
-    startup: float
-    order: float
-
-
 def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe | None = None) -> Forecasts:
     """The time per batch for every number of workers up to 4 per CPU (or those given) and prefetch factors up to 16.
 
@@ -96,7 +76,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     in the probe is weighed against the replay; what the replay misses of it, and of the time that the run had, it is
     taken to miss of the others too.
     """
-    current, measured = _settings_of(costs), _with_outside(costs)
+    current, measured = settings_of(costs), measured_time(costs)
     now = current.workers, current.prefetch if current.workers else 0
     seen = {now: Forecast(current, measured, measured, measured, seen=True)}
     startup = _startup(costs, probe)
@@ -106,9 +86,9 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
     besides = _besides(costs, probe, seen.values())
-    of_workers = {current.workers: [_missed(measured, _time(costs, current, Storage()))]}
+    of_workers = {current.workers: [_missed(measured, time_of(costs, current, Storage()))]}
     # By itself: how much waiting for CPUs counts is taken from the run.
-    own_error = abs(_time(replace(costs, crowded=0.0), current, Storage()) / measured - 1) if measured > 0 else 0.0
+    own_error = abs(time_of(replace(costs, crowded=0.0), current, Storage()) / measured - 1) if measured > 0 else 0.0
     error = max(own_error, MODEL_ERROR)
     for cell, measured_so in list(seen.items()):
         if cell != now:
@@ -134,27 +114,13 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
 
 
-def as_crowded(costs: LoaderCosts) -> LoaderCosts:
-    """The same costs, of which as much waiting for CPUs counts (`crowded`) as it takes for the replay of the run to
-    last as long as the run. The replay shares out CPUs evenly and at once; a scheduler lets a thread wait that has just
-    become ready, and puts two on one CPU while another is idle."""
-    current, measured = _settings_of(costs), _with_outside(costs)
-
-    def missed(share: float) -> float:
-        return measured - _time(replace(costs, crowded=share), current, Storage())
-
-    if missed(0.0) <= 0 or missed(1.0) >= 0:
-        return replace(costs, crowded=0.0 if missed(0.0) <= 0 else 1.0)
-    return replace(costs, crowded=float(brentq(missed, 0.0, 1.0, xtol=_CLOSE)))
-
-
 def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float:
     """The share of its time that the loop would save if batches were taken as they get ready. 0 where they are, or
     cannot be."""
     if workers < 2 or costs.settings.in_order is not True:
         return 0.0
     settings = LoaderSettings(workers, prefetch, True, *_startup(costs))
-    return 1 - _time(costs, replace(settings, in_order=False), Storage()) / _time(costs, settings, Storage())
+    return 1 - time_of(costs, replace(settings, in_order=False), Storage()) / time_of(costs, settings, Storage())
 
 
 def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> float:
@@ -168,10 +134,10 @@ def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> floa
         return 0.0  # one that persists has one iterator for all
     settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
-    replayed, batches = len(_epochs(costs)), _batches(costs)
-    anew, kept = (_time(each, settings, Storage()) * batches for each in (costs, persisting))
+    replayed, batches = len(typical_epochs(costs)), batches_of(costs)
+    anew, kept = (time_of(each, settings, Storage()) * batches for each in (costs, persisting))
     # Between any two epochs; the last ones end anyway.
-    between = (anew - kept - _stops_s(costs, workers) / replayed) / (replayed - 1)
+    between = (anew - kept - stops_s(costs, workers) / replayed) / (replayed - 1)
     return between * again / (anew * epochs / replayed)
 
 
@@ -189,48 +155,6 @@ def worker_counts(cpus: int) -> list[int]:
     return counts if counts[-1] == 4 * cpus else [*counts, 4 * cpus]
 
 
-def split(costs: LoaderCosts) -> Split | None:
-    """What the program waited for, by what it would not have waited for: in the replay, one cost after the other is
-    taken away. None where it did not wait.
-    """
-    settings = _settings_of(costs)
-    work, machine = _workload(costs, settings.workers), _machine(costs)
-    zero, reading = np.zeros(len(costs)), costs.cpu * costs.reading_cpu
-    collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
-    # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
-    computing = float(costs.cpu.sum()) / (costs.cpus * float((costs.wait + costs.gap).sum()))
-    rested = _workload(replace(costs, crowded=costs.crowded * max(1 - computing, 0.0)), settings.workers)
-    left = costs.cpu - np.maximum(costs.cpu - collating, reading)
-    # Workers wait for CPUs when storage has answered, too.
-    making = float((costs.blocked + costs.cpu).sum())
-    share_read = float((costs.blocked + reading).sum()) / making if making else 0.0
-    read = reading + share_read * costs.crowded * costs.delayed
-    without = [
-        ("storage", {"delay": zero, "transfer": zero, "cpu": work.cpu - read}),
-        ("cpu", {"cpu": left, "receive": rested.receive, "consume": rested.consume}),
-        ("transfer", {"cpu": zero, "send": zero}),
-        ("consumer", {"receive": zero}),
-    ]
-    stops = _stops_s(costs, settings.workers)
-    whole = _stall(costs, work, machine, settings) + stops
-    if whole <= 0:
-        return None
-    order = whole - stops - _stall(costs, work, machine, replace(settings, in_order=False))
-    stalls = [whole]
-    for _, taken_away in without:
-        work = replace(work, **taken_away)
-        stalls.append(min(_stall(costs, work, machine, settings) + stops, stalls[-1]))
-    shares = {name: (stalls[at] - stalls[at + 1]) / whole for at, (name, _) in enumerate(without)}
-    return Split(**shares, startup=stalls[-1] / whole, order=max(order / whole, 0.0))
-
-
-def _settings_of(costs: LoaderCosts) -> LoaderSettings:
-    known = costs.settings
-    in_order = known.in_order is not False
-    workers, prefetch = known.num_workers, known.prefetch_factor or 2
-    return LoaderSettings(workers, prefetch, in_order, costs.start, costs.boot)
-
-
 def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float]:
     """What starting a worker takes, and what it takes then: as seen, or as usual where it is forked. One that is not
     forked imports what the program imports: at most it takes what the program took until it wanted a batch."""
@@ -239,14 +163,6 @@ def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, flo
             return known.start, known.boot
     is_forked = costs.settings.start_method in ("", "fork")
     return START_S, BOOT_S if is_forked else max(costs.began, BOOT_S)
-
-
-def _stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
-    """What ending the workers takes after each epoch that is replayed. Those that persist end with the program."""
-    if not workers or costs.settings.persistent_workers:
-        return 0.0
-    stop = costs.stop if costs.settings.num_workers else STOP_S * cost
-    return stop * max(1.0, workers / costs.cpus) * len(_epochs(costs))
 
 
 def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
@@ -260,42 +176,33 @@ def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
     return replace(seen, low=expected / half, expected=expected, high=expected * half)
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """What workers mean for a program that had none: what computes takes `together` times as long beside another busy
-    CPU, and to take batches from them and to end them costs the share `cost` of what it does at most."""
-
-    together: float = 1.0
-    cost: float = 1.0
-
-
-def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> list[_Beside]:
+def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> list[Beside]:
     """What a run with workers has in its costs, and one without has not seen, so that the truth lies between; but a
     probe of it has: of how much CPUs slow each other, what the times are most like that the probe saw."""
     if costs.settings.num_workers:
-        return [_Beside()]
+        return [Beside()]
     cells = [each for each in seen if each.settings.workers]
     if probe is None or not cells:
-        return [_Beside(1.0, CHEAPEST), _Beside(TOGETHER, 1.0)]
+        return [Beside(1.0, CHEAPEST), Beside(TOGETHER, 1.0)]
     probed = probe.costs.settings.num_workers
     cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probed else 1.0
     # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
     possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
 
-    def misses(beside: _Beside) -> float:
+    def misses(beside: Beside) -> float:
         replayed = [_forecast(costs, each.settings, probe, [beside]).expected for each in cells]
         return sum(
             np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + _REPLAYED_WELL**2)
             for each, time in zip(cells, replayed, strict=True)
         )
 
-    together = min((_Beside(together, cost) for together in _TOGETHERS), key=misses).together
-    return [_Beside(together, each) for each in sorted(possible)]
+    together = min((Beside(together, cost) for together in _TOGETHERS), key=misses).together
+    return [Beside(together, each) for each in sorted(possible)]
 
 
-def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, besides: list[_Beside]) -> Forecast:
+def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, besides: list[Beside]) -> Forecast:
     times = [
-        _time(costs, settings, storage, beside)
+        time_of(costs, settings, storage, beside)
         for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
         for beside in (besides if settings.workers else besides[:1])
     ]
@@ -305,111 +212,3 @@ def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None,
         by_one_thread = replace(costs, cpu=costs.cpu * costs.alone, alone=1.0)
         slowest = max(slowest, _forecast(by_one_thread, settings, probe, besides).high)
     return Forecast(settings, min(times), float(np.mean(times)), slowest)
-
-
-def _time(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: _Beside = _Beside()) -> float:
-    """Seconds per batch."""
-    work = _workload(costs, settings.workers, beside.cost)
-    read, machine = costs.blocked * storage.alone, replace(_machine(costs), together=beside.together)
-    if storage.at_once is None:
-        work = replace(work, delay=read)
-    else:
-        work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
-        machine = replace(machine, stream=1.0 / storage.at_once)
-    total = sum(_length(found, batches) for found, batches in _replays(costs, work, machine, settings))
-    return (total + _stops_s(costs, settings.workers, beside.cost)) / _batches(costs)
-
-
-def _stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
-    return sum(found.stall for found, _ in _replays(costs, work, machine, settings))
-
-
-def _replays(
-    costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings
-) -> Iterator[tuple[Replay, int]]:
-    """A replay of each chosen epoch, and how many batches the epoch has."""
-    for number, epoch in enumerate(_epochs(costs)):
-        there = number > 0 and costs.settings.persistent_workers
-        part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
-        yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), epoch.batches
-
-
-@dataclass(frozen=True)
-class _Epoch:
-    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them."""
-
-    first: int
-    batches: int
-    at: NDArray[np.intp]
-
-
-def _epochs(costs: LoaderCosts) -> list[_Epoch]:
-    """The epochs of the most typical pace, half of them at most: the first has the program's start in it, and another
-    one what else happened to run. Of a long one its beginning, and as many batches spread over the rest."""
-    begins = np.flatnonzero(costs.first)
-    ends = np.append(begins[1:], len(costs))
-    pace = np.add.reduceat(costs.wait + costs.gap, begins) / (ends - begins)
-    count = min(max(-(-len(begins) // 2), 2), _MOST_EPOCHS, len(begins))
-    typical = np.sort(np.argsort(np.abs(pace - np.median(pace)), kind="stable")[:count])
-    most = _MOST_BATCHES // count
-    return [
-        _Epoch(begin, end - begin, _sampled(begin, end, most))
-        for begin, end in zip(begins[typical].tolist(), ends[typical].tolist(), strict=True)
-    ]
-
-
-def _sampled(begin: int, end: int, most: int) -> NDArray[np.intp]:
-    if end - begin <= most:
-        return np.arange(begin, end)
-    half = begin + most // 2
-    rest = np.linspace(half, end - 1, most - most // 2).round().astype(np.intp)
-    return np.concatenate([np.arange(begin, half), rest])
-
-
-def _length(found: Replay, batches: int) -> float:
-    """What the whole epoch takes, for which some of its batches were replayed: the rest goes on as the second half."""
-    seen = len(found.asked)
-    if batches == seen:
-        return found.end
-    half = seen // 2
-    return float(found.end + (batches - seen) * (found.end - found.asked[half]) / (seen - half))
-
-
-def _workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
-    zero = np.zeros(len(costs))
-    shared = costs.batch_bytes / BYTES_PER_S
-    # Where fewer want CPUs there is less to wait for.
-    crowded = costs.crowded * min((workers + 1) / (costs.settings.num_workers + 1), 1.0)
-    cpu, consume = costs.cpu + crowded * costs.delayed, costs.consume + crowded * (costs.gap - costs.consume)
-    if not workers:
-        return Workload(
-            costs.blocked, zero, np.maximum(cpu - shared, 0) if costs.settings.num_workers else cpu, zero, zero, consume
-        )
-    receive = costs.receive + crowded * costs.delayed_receive
-    if not costs.settings.num_workers:
-        cpu, receive = cpu + shared, receive + RECEIVE_S * cost
-    return Workload(costs.blocked, zero, cpu, zero + costs.send, receive, consume)
-
-
-def _machine(costs: LoaderCosts) -> Machine:
-    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus))
-
-
-def _with_outside(costs: LoaderCosts) -> float:
-    """Seconds per batch of the epochs that are replayed, as they were, to start and to end workers included."""
-    workers, replayed, persist = costs.settings.num_workers, _epochs(costs), costs.settings.persistent_workers
-    outside = costs.start * workers * (1 if persist else len(replayed)) + _stops_s(costs, workers)
-    # The first epoch that is replayed has workers that boot; of the run it need not be the first.
-    outside += costs.boot if persist and replayed[0].first else 0.0
-    return _per_batch(costs) + outside / _batches(costs)
-
-
-def _per_batch(costs: LoaderCosts) -> float:
-    """Seconds per batch of the epochs that are replayed, as they were, with workers that had been started."""
-    whole: Seconds = costs.wait + costs.gap
-    replayed = _epochs(costs)
-    return sum(float(whole[each.first : each.first + each.batches].sum()) for each in replayed) / _batches(costs)
-
-
-def _batches(costs: LoaderCosts) -> int:
-    return sum(each.batches for each in _epochs(costs))

@@ -1,0 +1,182 @@
+"""The epochs of a run, replayed (`loader_replay`) with some settings of its loader: what they take, and how long the
+program waits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from tracekit.analysis.loading import LoaderCosts, Seconds
+from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
+from tracekit.models.storage import Storage
+
+# So many batches are replayed, of so many epochs: the rest goes on as they did.
+_MOST_BATCHES = 400
+_MOST_EPOCHS = 4
+# What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
+# tensors and `fork` on Linux x86-64. Taking and ending may cost the share CHEAPEST of it: on other days such a machine
+# took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made anew and shared, which takes 3.0 to
+# 3.4 ms for 4 MiB; the same without workers 0.1.
+RECEIVE_S = 0.0013
+BYTES_PER_S = 1.35e9
+START_S = 0.013
+BOOT_S = 0.017
+STOP_S = 0.011
+CHEAPEST = 0.35
+# The share of the waiting for CPUs that counts is known to within this.
+_CLOSE = 0.02
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What workers mean for a program that had none: what computes takes `together` times as long beside another busy
+    CPU, and to take batches from them and to end them costs the share `cost` of what it does at most."""
+
+    together: float = 1.0
+    cost: float = 1.0
+
+
+def as_crowded(costs: LoaderCosts) -> LoaderCosts:
+    """The same costs, of which as much waiting for CPUs counts (`crowded`) as it takes for the replay of the run to
+    last as long as the run. The replay shares out CPUs evenly and at once; a scheduler lets a thread wait that has just
+    become ready, and puts two on one CPU while another is idle."""
+    current, measured = settings_of(costs), measured_time(costs)
+
+    def missed(share: float) -> float:
+        return measured - time_of(replace(costs, crowded=share), current, Storage())
+
+    if missed(0.0) <= 0:
+        return replace(costs, crowded=0.0)
+    if missed(1.0) >= 0:
+        return replace(costs, crowded=1.0)
+    return replace(costs, crowded=float(brentq(missed, 0.0, 1.0, xtol=_CLOSE)))
+
+
+def settings_of(costs: LoaderCosts) -> LoaderSettings:
+    """Those of the run."""
+    known = costs.settings
+    in_order = known.in_order is not False
+    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, in_order, costs.start, costs.boot)
+
+
+def stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
+    """What ending the workers takes after each epoch that is replayed. Those that persist end with the program."""
+    if not workers or costs.settings.persistent_workers:
+        return 0.0
+    stop = costs.stop if costs.settings.num_workers else STOP_S * cost
+    return stop * max(1.0, workers / costs.cpus) * len(typical_epochs(costs))
+
+
+def time_of(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: Beside = Beside()) -> float:
+    """Seconds per batch."""
+    work = workload(costs, settings.workers, beside.cost)
+    read, machine = costs.blocked * storage.alone, replace(machine_of(costs), together=beside.together)
+    if storage.at_once is None:
+        work = replace(work, delay=read)
+    else:
+        work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
+        machine = replace(machine, stream=1.0 / storage.at_once)
+    total = sum(_length(found, batches) for found, batches in _replays(costs, work, machine, settings))
+    return (total + stops_s(costs, settings.workers, beside.cost)) / batches_of(costs)
+
+
+def stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
+    """For how long the program waits in the epochs that are replayed, s."""
+    return sum(found.stall for found, _ in _replays(costs, work, machine, settings))
+
+
+def _replays(
+    costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings
+) -> Iterator[tuple[Replay, int]]:
+    """A replay of each chosen epoch, and how many batches the epoch has."""
+    for number, epoch in enumerate(typical_epochs(costs)):
+        there = number > 0 and costs.settings.persistent_workers
+        part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
+        yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), epoch.batches
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them."""
+
+    first: int
+    batches: int
+    at: NDArray[np.intp]
+
+
+def typical_epochs(costs: LoaderCosts) -> list[_Epoch]:
+    """The epochs of the most typical pace, half of them at most: the first has the program's start in it, and another
+    one what else happened to run. Of a long one its beginning, and as many batches spread over the rest."""
+    begins = np.flatnonzero(costs.first)
+    ends = np.append(begins[1:], len(costs))
+    pace = np.add.reduceat(costs.wait + costs.gap, begins) / (ends - begins)
+    count = min(max(-(-len(begins) // 2), 2), _MOST_EPOCHS, len(begins))
+    typical = np.sort(np.argsort(np.abs(pace - np.median(pace)), kind="stable")[:count])
+    most = _MOST_BATCHES // count
+    return [
+        _Epoch(begin, end - begin, _sampled(begin, end, most))
+        for begin, end in zip(begins[typical].tolist(), ends[typical].tolist(), strict=True)
+    ]
+
+
+def _sampled(begin: int, end: int, most: int) -> NDArray[np.intp]:
+    if end - begin <= most:
+        return np.arange(begin, end)
+    half = begin + most // 2
+    rest = np.linspace(half, end - 1, most - most // 2).round().astype(np.intp)
+    return np.concatenate([np.arange(begin, half), rest])
+
+
+def _length(found: Replay, batches: int) -> float:
+    """What the whole epoch takes, for which some of its batches were replayed: the rest goes on as the second half."""
+    seen = len(found.asked)
+    if batches == seen:
+        return found.end
+    half = seen // 2
+    return float(found.end + (batches - seen) * (found.end - found.asked[half]) / (seen - half))
+
+
+def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
+    """What each batch of the run costs with so many workers, s; `cost` is that of `Beside`."""
+    zero = np.zeros(len(costs))
+    shared = costs.batch_bytes / BYTES_PER_S
+    # Where fewer want CPUs there is less to wait for.
+    crowded = costs.crowded * min((workers + 1) / (costs.settings.num_workers + 1), 1.0)
+    cpu, consume = costs.cpu + crowded * costs.delayed, costs.consume + crowded * (costs.gap - costs.consume)
+    had_workers = costs.settings.num_workers > 0
+    if not workers:
+        cpu = np.maximum(cpu - shared, 0) if had_workers else cpu
+        return Workload(costs.blocked, zero, cpu, zero, zero, consume)
+    if not had_workers:
+        return Workload(costs.blocked, zero, cpu + shared, zero, zero + RECEIVE_S * cost, consume)
+    receive = costs.receive + crowded * costs.delayed_receive
+    return Workload(costs.blocked, zero, cpu, zero + costs.send, receive, consume)
+
+
+def machine_of(costs: LoaderCosts) -> Machine:
+    """The one that the run had, whose storage answers everybody as fast as it answered the run."""
+    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus))
+
+
+def measured_time(costs: LoaderCosts) -> float:
+    """Seconds per batch of the epochs that are replayed, as they were, to start and to end workers included."""
+    workers, replayed, persist = costs.settings.num_workers, typical_epochs(costs), costs.settings.persistent_workers
+    outside = costs.start * workers * (1 if persist else len(replayed)) + stops_s(costs, workers)
+    # The first epoch that is replayed has workers that boot; of the run it need not be the first.
+    outside += costs.boot if persist and replayed[0].first else 0.0
+    return _per_batch(costs) + outside / batches_of(costs)
+
+
+def _per_batch(costs: LoaderCosts) -> float:
+    """Seconds per batch of the epochs that are replayed, as they were, with workers that had been started."""
+    whole: Seconds = costs.wait + costs.gap
+    replayed = typical_epochs(costs)
+    return sum(float(whole[each.first : each.first + each.batches].sum()) for each in replayed) / batches_of(costs)
+
+
+def batches_of(costs: LoaderCosts) -> int:
+    """How many the epochs that are replayed have."""
+    return sum(each.batches for each in typical_epochs(costs))
