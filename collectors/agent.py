@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ _open = open  # Python's own, whatever the program puts in its place
 _STATUS_INTERVAL_NS = 1_000_000_000
 # Of the budget, the supervisor's: what it takes of a machine of two CPUs (`benchmarks/overhead.py`).
 _SUPERVISORS = 0.005
+NO_WORKER = -1
 
 
 class Collector(Protocol):
@@ -58,6 +60,9 @@ class Agent:
         self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], bool]] = []
         self.safe_point_due = False
+        self.worker = NO_WORKER  # of a loader, that this process is
+        self.workers_to_fork = WorkersToFork()
+        self._announcements: dict[int, tuple[int, bytes]] = {}  # of children, by the thread that forks them
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
@@ -121,12 +126,21 @@ class Agent:
 
     def note_missing(self, what: str, why: str) -> None:
         """Say that something is not captured in this process, and why."""
+        is_new = what not in self._missing
         self._missing[what] = why
+        if is_new and self.worker != NO_WORKER:  # it leaves without a last status
+            self.write_status()
 
     def describe(self, **facts: object) -> None:
         """Add facts about this process (role, rank, torch build, …) to its status."""
         self._facts.update(facts)
         self.write_status()
+
+    def works_as(self, worker: int) -> None:
+        """This process is a worker of a loader, which it may have said when it was forked."""
+        if worker != self.worker:
+            self.worker = worker
+            self.describe(worker=worker)
 
     # Steps as they happen, to pace the governor and the profiler. The steps that are reported are derived when
     # analysing, from all the evidence.
@@ -220,7 +234,13 @@ class Agent:
         self.spool.forget_notes()
 
     def _prepare_fork(self) -> None:
-        self._run_all(self.before_fork)
+        self._run_all([*self.before_fork, self._prepare_announcement, self.spool.prepare_fork])
+
+    def _prepare_announcement(self) -> None:
+        """What the child will say, made where nothing has to be copied for it."""
+        worker = self.workers_to_fork.worker_of_this_fork()
+        more = {} if worker == NO_WORKER else {"worker": worker}
+        self._announcements[get_ident()] = worker, sys.modules["tracekit_start"].who_it_is(**more)
 
     def _exit(self) -> None:
         self._run_all([*self.before_exit, self.write_noted])
@@ -256,7 +276,8 @@ class Agent:
         """In a forked child: nothing of the parent's files, counts or open calls is ours."""
         try:
             bootstrap = sys.modules["tracekit_start"]
-            bootstrap.announce(self.folder)
+            self.worker, who = self._announcements.pop(get_ident(), (NO_WORKER, b""))
+            bootstrap.announce_as(self.folder, who or bootstrap.who_it_is())
             self.stem = bootstrap.stem
             threads.start_anew()
             self.spool.continue_as(self.folder, self.stem)
@@ -270,6 +291,27 @@ class Agent:
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)
+
+
+class WorkersToFork:
+    """Which workers the forks of a thread are, while it starts those of a loader."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}  # by thread
+
+    def begin(self) -> None:
+        self._next[get_ident()] = 0
+
+    def end(self) -> None:
+        self._next.pop(get_ident(), None)
+
+    def worker_of_this_fork(self) -> int:
+        """Those of a loader are forked in their order, and nothing else meanwhile."""
+        ident = get_ident()
+        if ident not in self._next:
+            return NO_WORKER
+        self._next[ident] += 1
+        return self._next[ident] - 1
 
 
 def _programs_part(budget: float) -> float:

@@ -63,23 +63,23 @@ class Fetching:
     """
 
     def __init__(self, agent: Agent, patches: Patches) -> None:
-        self._agent, self._patches = agent, patches
+        self._agent, self._patches, self._seen_fetchers = agent, patches, Patches()
         self._name = agent.spool.intern("fetch")
         self._reading = Reading(agent)
         self._forks = 0
         self._busy: set[int] = set()  # the threads that make a batch
         self._fetchers: tuple[Any, ...] = ()  # torch's classes
         self._fetch: list[CodeType] = []  # what is run there
-        self._sees_all = False
+        self._sees_all = self._makes_for_others = False
         self._start_anew()
         agent.before_fork.append(self._count_fork)
-        agent.after_fork += [self._start_anew, self._see_all]
+        agent.after_fork += [self._start_anew, self._make_for_others]
 
     def hook_fetchers(self, module: ModuleType) -> None:
         self._fetchers = (module._MapDatasetFetcher, module._IterableDatasetFetcher)
         self._fetch = [fetcher.fetch.__code__ for fetcher in self._fetchers]
         if multiprocessing.parent_process() is not None:  # some loaders have workers of their own kind
-            self._see_all()
+            self._make_for_others()
 
     def hook_worker(self, module: ModuleType) -> None:
         self._patches.replace(module, "_worker_loop", self._named_worker)
@@ -90,8 +90,16 @@ class Fetching:
         """Make what workers would make, each for itself, where they are forked."""
         Samples.prepare()
         self._reading.prepare()
+        self._see_all()
+
+    def see_only_due(self) -> None:
+        """Workers have been forked: what this process makes itself is seen as its turn comes."""
+        if not self._makes_for_others:
+            self._seen_fetchers.undo()
+            self._sees_all = False
 
     def off(self) -> None:
+        self._seen_fetchers.undo()
         self._reading.off()
 
     def _count_fork(self) -> None:
@@ -110,20 +118,24 @@ class Fetching:
 
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._agent.describe(worker=known.bind(*args, **kwargs).arguments["worker_id"])
-                self._see_all()
+                self._agent.works_as(known.bind(*args, **kwargs).arguments["worker_id"])
+                self._make_for_others()
             except Exception as error:
                 self._agent.fail("loading", error)
             return original(*args, **kwargs)
 
         return _worker_loop
 
+    def _make_for_others(self) -> None:
+        """In a process that makes batches for another one: they are seen whoever asks for them there."""
+        self._makes_for_others = True
+        self._see_all()
+
     def _see_all(self) -> None:
-        """In a process that makes batches for another one: whoever asks for them there."""
         if not self._sees_all:
             self._sees_all = bool(self._fetchers)
             for fetcher in self._fetchers:
-                self._patches.replace(fetcher, "fetch", self._each_seen)
+                self._seen_fetchers.replace(fetcher, "fetch", self._each_seen)
 
     def _each_seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:

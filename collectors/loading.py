@@ -96,8 +96,11 @@ class Loading:
         def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:
             self._prepare_workers()
             start = clock()
-            original(iterator, *args, **kwargs)
-            end = clock()
+            try:
+                original(iterator, *args, **kwargs)
+            finally:
+                end = clock()
+                self._started_workers()
             try:
                 of = iterator._tracekit
                 name = spool.intern(of.loader)
@@ -138,6 +141,14 @@ class Loading:
         """Workers are forked for each epoch: what each would need anew is made once, before."""
         try:
             self._fetching.prepare()
+            self._agent.workers_to_fork.begin()
+        except Exception as error:
+            self._agent.fail("loading", error)
+
+    def _started_workers(self) -> None:
+        try:
+            self._agent.workers_to_fork.end()
+            self._fetching.see_only_due()
         except Exception as error:
             self._agent.fail("loading", error)
 

@@ -123,6 +123,7 @@ class Spool:
         self._names: dict[str, int] = {}
         self._listed: list[str] = []  # the names in the order of their ids
         self._on_disk = (0, 0)  # how many of them, and bytes
+        self._inherited = (0, b"")  # how many of them a forked child has written at once, and what it writes
         self._segment: _Segment | _Nowhere | None = None
         self._number = 0
         self._waiting: deque[str] = deque()
@@ -200,14 +201,16 @@ class Spool:
     def _write_names(self) -> None:
         count, end = self._on_disk
         fresh = self._listed[count:]
-        encoded = (name.encode("utf-8", "backslashreplace") for name in fresh)
-        data = b"".join(NAME_LENGTH.pack(len(text)) + text for text in encoded)
+        self._put_names(_encoded(fresh), end, count + len(fresh))
+
+    def _put_names(self, data: bytes, end: int, count: int) -> None:
+        """Write some names behind the others that there are, which makes so many."""
         try:
             descriptor = os.open(self._path + ".names", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 # At a place of our own: what a full disk took only a part of is written over.
                 if os.pwrite(descriptor, data, end) == len(data):
-                    self._on_disk = count + len(fresh), end + len(data)
+                    self._on_disk = count, end + len(data)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -237,6 +240,12 @@ class Spool:
             assert self._segment is not None
             return self._segment
 
+    def prepare_fork(self) -> None:
+        """Encode the names here, where nothing has to be copied for it."""
+        count = len(self._listed)
+        if count != self._inherited[0]:
+            self._inherited = count, _encoded(self._listed[:count])
+
     def continue_as(self, folder: str, stem: str) -> None:
         """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem."""
         self._path = os.path.join(folder, stem)
@@ -247,8 +256,16 @@ class Spool:
         self._dropped = 0
         self.forget_notes()
         self._on_disk = 0, 0
-        if self._listed:
+        count, data = self._inherited
+        if count:
+            self._put_names(data, 0, count)
+        if count < len(self._listed):
             self._write_names()
+
+
+def _encoded(names: list[str]) -> bytes:
+    texts = (name.encode("utf-8", "backslashreplace") for name in names)
+    return b"".join(NAME_LENGTH.pack(len(text)) + text for text in texts)
 
 
 __all__ = ["MAX_SEGMENTS", "Spool", "clock", "threads"]

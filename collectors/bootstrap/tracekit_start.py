@@ -40,20 +40,33 @@ def start() -> None:
 
 def announce(spool: str) -> None:
     """Write who this process is to `<stem>.process`."""
-    global stem
-    now = time.perf_counter_ns()
-    name = f"{os.getpid()}-{now:x}"
+    announce_as(spool, who_it_is())
+
+
+def who_it_is(**more: int) -> bytes:
+    """What a process and those that it forks have in common, and `more`: the end of a JSON object."""
     variables = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
     facts = {
-        "pid": os.getpid(),
-        "parent": os.getppid(),
-        "start": now,
         "command": getattr(sys, "orig_argv", sys.argv),
         "environment": {name: os.environ[name] for name in variables if name in os.environ},
     }
+    facts.update(more)
+    return json.dumps(facts)[1:].encode("ascii")  # `dump` encodes in Python, some 10 times as long
+
+
+def announce_as(spool: str, who: bytes) -> None:
+    """Write it for this process, with as little as can be: in a forked one whatever is touched has to be copied."""
+    global stem
+    now, pid = time.perf_counter_ns(), os.getpid()
+    name = f"{pid}-{now:x}"
     path = os.path.join(spool, name)
-    with open(path + ".tmp", "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(json.dumps(facts))  # `dump` encodes in Python, some 10 times as long
+    facts = f'{{"pid": {pid}, "parent": {os.getppid()}, "start": {now}, '.encode("ascii") + who
+    descriptor = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        while facts:
+            facts = facts[os.write(descriptor, facts) :]
+    finally:
+        os.close(descriptor)
     os.replace(path + ".tmp", path + ".process")
     stem = name
 

@@ -95,8 +95,11 @@ class Spool:
             self._names_read = start + length
 
     def status(self) -> dict[str, Any]:
-        """The last status that the process wrote; empty when it wrote none."""
-        return _read_json(self.folder / f"{self.stem}.status") or {}
+        """The last status that the process wrote, with what it said when it was forked; empty when it said nothing."""
+        status = _read_json(self.folder / f"{self.stem}.status") or {}
+        if "worker" in self.facts:
+            status["facts"] = {"worker": self.facts["worker"], **status.get("facts", {})}
+        return status
 
     def failure(self) -> str | None:
         """Why the process could not be recorded at all."""
