@@ -22,7 +22,7 @@ _BATCH = int(Kind.BATCH)
 _LONGEST_TOLD = 2**31 - 1  # of taking a batch: what a record has room for
 # Of the batches of steps that are so short, but for an epoch's first ones, one in so many is measured: between two of a
 # millisecond nothing of ours stays in the caches, and each would lose 0.2 % by it.
-_SHORT_NS, _FIRST, _NOW_AND_THEN = 5_000_000, 16, 8
+_SHORT_NS, _FIRST, _NOW_AND_THEN = 20_000_000, 16, 8
 # One batch in so many is measured whatever it is made of; and their order is compared with the predicted one.
 _SELDOM = 64
 

@@ -1,5 +1,8 @@
 """Fetching on a fake clock: how many batches get a row, and a closer look."""
 
+import hashlib
+import mmap
+from time import thread_time_ns
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.collectors import fetching as module
-from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance
+from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance, _Faults
+from tracekit.record.wire import SHARES, UNKNOWN_SHARE
 
 
 @settings(max_examples=60)
@@ -41,3 +45,23 @@ def test_no_budget_pays_for_the_first_alone() -> None:
     assert allowance.next == 0
     allowance.spend(10)
     assert allowance.next > 1 << 60
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_page_faults_are_told_from_computing(is_new: bool) -> None:
+    """GIVEN 64 MiB that the thread touches for the first time, or 0.1 s of hashing THEN their share is."""
+    data, faults = bytes(1 << 20), _Faults()
+    hashlib.sha256(data)
+    faults.begin()
+    began = thread_time_ns()
+    if is_new:
+        with mmap.mmap(-1, 64 << 20) as memory:
+            for page in range(0, len(memory), mmap.PAGESIZE):
+                memory[page] = 1
+    while thread_time_ns() - began < 100_000_000 and not is_new:
+        hashlib.sha256(data)
+    cpu_ns = thread_time_ns() - began
+    faults.end()
+    share = faults.share_of(cpu_ns)
+    assert share > 0.2 * SHARES if is_new else share < 0.05 * SHARES
+    assert faults.share_of(0) == UNKNOWN_SHARE

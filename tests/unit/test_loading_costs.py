@@ -108,6 +108,26 @@ def test_what_taking_a_batch_takes_is_told_by_when_its_bytes_were_there(tmp_path
     assert found.delayed_receive == pytest.approx(0.0003)
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_page_faults_are_told_by_batches_that_are_not_the_first_of_a_worker(tmp_path: Path, is_told: bool) -> None:
+    """GIVEN batches of 5 ms, the first with 4 ms of page faults and each further one with 1 ms, where that was measured
+    THEN they are a fifth of the computing."""
+    main, worker = Tape(process=0, role="main"), Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
+    main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=0, pid=1001)
+    for index in range(BATCHES):
+        begun = worker.now
+        worker.gap(MAKE_MS)
+        faults = {"faults_ns": ns(4.0 if index == 0 else 1.0) if index % 4 == 0 else -1} if is_told else {}
+        cpu = {"cpu_ns": ns(MAKE_MS), "samples": 1, **faults}
+        worker.add("fetches", begun, worker.now, iteration=0, turn=index, **cpu)
+        main.add("batches", main.now, worker.now, loader="loader", epoch=0, index=index, worker=0)
+        main.now = worker.now
+    make_run(tmp_path / "run", [main, worker], manifest=make_manifest(loaders={"loader": Loader(num_workers=1)}))
+    run = open_run(tmp_path / "run")
+    (found,) = loader_costs(run, find_steps(run))
+    assert found.faults == pytest.approx(1.0 / MAKE_MS if is_told else 0.0)
+
+
 def test_waiting_that_the_costs_do_not_explain_is_told(tmp_path: Path) -> None:
     """7.8 ms a batch, where 5 are what a worker needs that is ahead; the program waits for 6.8 of them."""
     (split,) = [each for each in analyze(handed_over(tmp_path / "run")).findings if each.id == "loading.split"]

@@ -35,16 +35,16 @@ class LoaderCosts:
 
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
     `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
-    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu`, and putting samples together
-    the share `collating` of all (None: not seen); and for so long it was `delayed`, waiting for a CPU. To `send` a
-    batch takes as long, and to `receive` one that is there: both without waiting for a CPU, for which the program did
-    wait for `delayed_receive` on average as it took a batch; the share `crowded` of this waiting is taken to be one of
-    the costs, wherever there are as many workers. `first` marks those that an epoch began with; `number` tells a batch
-    by its epoch and index, in another run too (-1: how it was made was not seen). `start` is what the program takes to
-    start one worker, `boot` what a worker takes then until it makes its first batch, and `stop` what ending takes it. A
-    batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a worker had `worker_bytes` at
-    most (or, where none was `seen_working`, has what the program had, whose copy it begins as), and `memory` was free
-    beside the program.
+    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu` and page faults `faults` at
+    most, and putting samples together the share `collating` of all (None: not seen); and for so long it was `delayed`,
+    waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without waiting for a
+    CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share `crowded` of this
+    waiting is taken to be one of the costs, wherever there are as many workers. `first` marks those that an epoch began
+    with; `number` tells a batch by its epoch and index, in another run too (-1: how it was made was not seen). `start`
+    is what the program takes to start one worker, `boot` what a worker takes then until it makes its first batch, and
+    `stop` what ending takes it. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a
+    worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it begins
+    as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
@@ -84,6 +84,7 @@ class LoaderCosts:
     seen_working: bool = False
     crowded: float = 0.0
     alone: float = 1.0
+    faults: float = 0.0
     at_once: bool = False
     began: float = 0.0
     is_aside: bool = False
@@ -210,7 +211,7 @@ def _costs(
         cpu=cpu,
         delayed=_filled(delayed / _NS, known),
         delayed_receive=handed.delayed / by_workers if by_workers else 0.0,
-        reading_cpu=_reading_cpu(batches),
+        reading_cpu=_share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"),
         collating=_collating(batches),
         send=handed.send,
         receive=np.where(itself, 0.0, handed.receive),
@@ -231,6 +232,8 @@ def _costs(
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
         alone=1.0 if settings.num_workers else _slowdown_alone(run, process, loader, cpus),
+        # In its first batch a forked worker makes its own what it begins with.
+        faults=_share_of_cpu(batches[(batches["faults_ns"] >= 0) & (batches["turn"] > 0)], "faults_ns"),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
@@ -272,11 +275,11 @@ def _delayed(batches: pd.DataFrame, waited: Seconds) -> Seconds:
     return np.where(measured, np.minimum(delayed, waited), share * waited)
 
 
-def _reading_cpu(batches: pd.DataFrame) -> float:
-    """The share of the CPU time of making batches that goes into reading, of those batches that were looked at."""
-    looked = batches[(batches["delayed_ns"] >= 0) & (batches["maker"] >= 0)]
-    whole = looked["cpu_ns"].sum()
-    return float(min(looked["reading_cpu_ns"].sum() / whole, 1.0)) if whole > 0 else 0.0
+def _share_of_cpu(looked_at: pd.DataFrame, what: str) -> float:
+    """The share of something in the CPU time of making batches, of those that were looked at."""
+    made = looked_at[looked_at["maker"] >= 0]
+    whole = made["cpu_ns"].sum()
+    return float(min(made[what].sum() / whole, 1.0)) if whole > 0 else 0.0
 
 
 def _collating(batches: pd.DataFrame) -> float | None:

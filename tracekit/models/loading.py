@@ -206,6 +206,9 @@ def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None,
         for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
         for beside in (besides if settings.workers else besides[:1])
     ]
+    if not settings.workers and costs.settings.num_workers:
+        # Memory that is new to workers, which may be there already in a program that makes its batches itself.
+        times += [time_of(replace(costs, cpu=costs.cpu * (1 - costs.faults), faults=0.0), settings, Storage())]
     slowest = max(times)
     has_seen_one = probe is not None and any(each.workers for each in probe.seen)
     if settings.workers and costs.alone > 1 and not has_seen_one:

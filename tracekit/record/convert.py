@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tracekit.record.wire import Kind
+from tracekit.record.wire import SHARES, Kind
 from tracekit.run.schema import TABLES
 
 _DIRECTIONS = pa.array(["", "forward", "backward"])
@@ -115,12 +115,14 @@ def _worker(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obje
 
 
 def _fetch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    share = records["direction"].astype(np.int64)
     return {
         "turn": records["a"],
         "iteration": records["b"],
         "cpu_ns": records["c"],
         "delayed_ns": records["d"],
         "samples": records["depth"],
+        "faults_ns": np.where(share <= SHARES, records["c"] * share // SHARES, -1),
     }
 
 
