@@ -8,7 +8,8 @@ the truth. `tracekit analyze` of the recorded run, and `analyze --probe` of it, 
 and recommend settings. Where a value was told, `errors` are those of it, and `errors_of_gains` those of its ratio to
 the settings that the run had. Where only a range was told (no such number of readers was seen), `covered` says whether
 the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
-process: the best of many in the same rounds is the luckiest. In one more process it takes turns with itself with
+process: the best of many in the same rounds is the luckiest. `of_the_best` is how fast the recommended ones are there,
+which is `unsure` by so much (95 %). In one more process it takes turns with itself with
 instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the waiting
 with what these three tell, which is `unsure` by so much (95 %). `recording` is how much longer a batch takes in a
 process that is recorded, in pairs of fresh processes without a break: one that waits for its turn earns what recording
@@ -52,8 +53,8 @@ GRID = {"0:0", *(f"{workers}:{prefetch}" for workers in (1, 2, 4, 8) for prefetc
 NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
 STALLED = 0.1
-# The three take so many times as many rounds as the grid.
-SPLIT = 4
+# The last ones, and the three that tell the split, take so many times as many rounds as the grid.
+FINAL, SPLIT = 4, 4
 # Of a process that is recorded and one that is not.
 PAIRS = 3
 RESAMPLES = 1000
@@ -151,10 +152,12 @@ class Told:
     def chosen_against(self, rounds: dict[str, Times], now: str, best: str) -> dict[str, Any]:
         """How fast the recommended settings are, as a share of the best, and times the settings of the run."""
         ours = rounds[self.chosen][:, 0]
+        of_the_best = rounds[best][:, 0] / ours
         return {
             "recommended": self.chosen,
             "gains": self.gain,
-            "of_the_best": float(np.median(rounds[best][:, 0] / ours)),
+            "of_the_best": float(np.median(of_the_best)),
+            "unsure": unsure(of_the_best),
             "of_the_current": float(np.median(rounds[now][:, 0] / ours)),
         }
 
@@ -186,7 +189,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
         best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
         finals = {now, best, told.chosen, probed.chosen}
-        final = by_cell(_output([*program, str(2 * rounds), "--grid", ",".join(finals)]).splitlines())
+        final = by_cell(_output([*program, str(FINAL * rounds), "--grid", ",".join(finals)]).splitlines())
         waits = by_cell(_output([*program, str(SPLIT * rounds), "--grid", ",".join(three)]).splitlines())
         recording_costs = cost_of_recording([*program, str(rounds)], folder)
     return {
@@ -290,10 +293,14 @@ def split_errors(split: dict[str, float], three: list[Times]) -> dict[str, float
     if not split or np.median(waits[0]) < STALLED * np.median(whole):
         return {}
     by_round = (waits[:-1] - waits[1:]) / np.median(waits[0])
-    picks = np.random.default_rng(0).integers(len(whole), size=(RESAMPLES, len(whole)))
-    unsure = 1.96 * np.median(by_round[:, picks], axis=2).std(axis=1)
     storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)
-    return {"storage": float(storage), "cpu": float(computing), "unsure": float(unsure.max())}
+    return {"storage": float(storage), "cpu": float(computing), "unsure": max(unsure(each) for each in by_round)}
+
+
+def unsure(by_round: Times) -> float:
+    """By how much the median over rounds is unsure (95 %)."""
+    picks = np.random.default_rng(0).integers(len(by_round), size=(RESAMPLES, len(by_round)))
+    return float(1.96 * np.median(by_round[picks], axis=1).std())
 
 
 def _cell(workers: int, prefetch: int) -> str:
@@ -330,7 +337,7 @@ def measure_all(names: list[str], rounds: int, found: list[dict[str, Any]]) -> N
             one = each[told]
             errors = np.abs(list(one["errors"].values()) or [0.0])
             progress(
-                f"{name}, {told}: {each['now']} -> {one['recommended']}, {one['of_the_best']:.0%} of the best,"
+                f"{name}, {told}: {each['now']} -> {one['recommended']}, {one['of_the_best']:.1%} +- {one['unsure']:.1%} of the best,"
                 f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )

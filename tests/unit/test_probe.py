@@ -15,6 +15,7 @@ from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
 from tracekit.run.probes import Probed, clear_probe, load_sitting, save_sitting
 from tracekit.run.reader import open_run
+from tracekit.study.probe import turn_s
 
 TURN_MS, TURNS = 250.0, 8
 
@@ -100,6 +101,13 @@ def test_the_same_samples_in_both_tell_more_than_turns(tmp_path: Path) -> None:
     assert of_same.ratio == pytest.approx(2 / 3, rel=0.08) and of_same.error < 0.1
     assert of_others.error > 1.5 * of_same.error
     assert abs(np.log(of_others.ratio / (2 / 3))) < of_others.error
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "expected"), [(0.001, 0.25), (0.05, 0.6), (0.18, 1.0), (0.3, 1.0), (0.5, 1.5), (3.0, 9.0)]
+)
+def test_each_has_turns_enough_where_batches_are_long(batch_s: float, expected: float) -> None:
+    assert turn_s(batch_s) == pytest.approx(expected)
 
 
 def test_too_few_turns_tell_nothing_of_the_pace(tmp_path: Path) -> None:

@@ -31,8 +31,11 @@ from tracekit.study.turns import patience, take_turns
 
 # All turns of both: more would tell more, and be more than a look.
 _LASTS_S = 10.0
+# A turn has a dozen batches, as what was read while the others had theirs is in it; of batches so long that each would
+# have less than five turns, fewer, but no less than three.
 _SHORTEST_TURN_S = 0.25
-_BATCHES_PER_TURN = 12
+_BATCHES_PER_TURN, _FEWEST_BATCHES = 12, 3
+_LONG_TURN_S = _LASTS_S / 2 / 5
 _PREFETCH = 2  # torch's default
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
@@ -88,7 +91,7 @@ class _Sitting:
         self._folder = Path(os.path.abspath(run.path)) / PROBE
         self._number = 0
         batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
-        self._turn_s = max(_SHORTEST_TURN_S, _BATCHES_PER_TURN * batch_s)
+        self._turn_s = turn_s(batch_s)
         self._patience_s = patience(began_s)
 
     def hold(self, other: Cells) -> None:
@@ -155,6 +158,12 @@ class _Sitting:
             PROBE, [*words, "--", *self._run.manifest.command], path, path,
             directory if os.path.isdir(directory) else None,
         )  # fmt: skip
+
+
+def turn_s(batch_s: float) -> float:
+    """How long a turn is, with batches that take so long, s."""
+    long_s = max(_LONG_TURN_S, _FEWEST_BATCHES * batch_s)
+    return max(_SHORTEST_TURN_S, min(_BATCHES_PER_TURN * batch_s, long_s))
 
 
 def _entries(cells: Cells, facts: dict[str, Loader]) -> list[Entry]:
