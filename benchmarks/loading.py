@@ -337,7 +337,8 @@ def measure_all(names: list[str], rounds: int, found: list[dict[str, Any]]) -> N
             one = each[told]
             errors = np.abs(list(one["errors"].values()) or [0.0])
             progress(
-                f"{name}, {told}: {each['now']} -> {one['recommended']}, {one['of_the_best']:.1%} +- {one['unsure']:.1%} of the best,"
+                f"{name}, {told}: {each['now']} -> {one['recommended']},"
+                f" {one['of_the_best']:.1%} +- {one['unsure']:.1%} of the best,"
                 f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )

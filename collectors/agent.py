@@ -24,7 +24,7 @@ from .tracebacks import comes_from_a_signal_handler
 
 _open = open  # Python's own, whatever the program puts in its place
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
-_STATUS_INTERVAL_NS = 1_000_000_000
+_STATUS_INTERVAL_NS = 2_000_000_000
 # Of the budget, the supervisor's: what it takes of a machine of two CPUs (`benchmarks/overhead.py`).
 _SUPERVISORS = 0.005
 NO_WORKER = -1
@@ -234,6 +234,7 @@ class Agent:
         self.spool.forget_notes()
 
     def _prepare_fork(self) -> None:
+        self._announcements.pop(get_ident(), None)
         self._run_all([*self.before_fork, self._prepare_announcement, self.spool.prepare_fork])
 
     def _prepare_announcement(self) -> None:
@@ -241,6 +242,9 @@ class Agent:
         worker = self.workers_to_fork.worker_of_this_fork()
         more = {} if worker == NO_WORKER else {"worker": worker}
         self._announcements[get_ident()] = worker, sys.modules["tracekit_start"].who_it_is(**more)
+
+    def _has_forked(self) -> None:
+        self._announcements.pop(get_ident(), None)
 
     def _exit(self) -> None:
         self._run_all([*self.before_exit, self.write_noted])
@@ -277,6 +281,8 @@ class Agent:
         try:
             bootstrap = sys.modules["tracekit_start"]
             self.worker, who = self._announcements.pop(get_ident(), (NO_WORKER, b""))
+            self._announcements.clear()
+            self.workers_to_fork = WorkersToFork()
             bootstrap.announce_as(self.folder, who or bootstrap.who_it_is())
             self.stem = bootstrap.stem
             threads.start_anew()
@@ -331,6 +337,10 @@ def start(folder: str, stem: str) -> None:
     _agent.install()
     marks.listen(_agent)
     tracebacks.hide_our_frames()
-    os.register_at_fork(before=_agent._prepare_fork, after_in_child=_agent._continue_in_child)
+    os.register_at_fork(
+        before=_agent._prepare_fork,
+        after_in_parent=_agent._has_forked,
+        after_in_child=_agent._continue_in_child,
+    )
     atexit.register(_agent._exit)
     _agent.write_notes_before_leaving()

@@ -1,23 +1,22 @@
 """Fetching: what it takes to make a batch, and each sample in it, in a worker or, without workers, in the program."""
 
 import multiprocessing
-import os
-import resource
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from itertools import islice, pairwise
-from threading import get_ident
+from itertools import pairwise
+from threading import RLock, get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from tracekit.record.wire import SHARES, UNKNOWN_SHARE, Kind
+from tracekit.record.wire import Kind
 
 from .agent import Agent
+from .looking import NOT_LOOKED_AT, Look, Samples, delayed, running
 from .patching import Patches
 from .reading import Reading
 from .spool import threads
@@ -31,10 +30,6 @@ _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
 _FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000
-# Of one batch so many samples are timed: a program that takes all samples in one would wait for their records.
-_MOST_SAMPLES = 4096
-# A page fault takes no longer: 0.3 to 8 us here, most where a hypervisor has to find the memory first.
-_LONGEST_FAULT_NS = 10_000
 _NEVER = 1 << 62
 _FETCH = int(Kind.FETCH)
 
@@ -67,7 +62,6 @@ class Fetching:
 
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches, self._seen_fetchers = agent, patches, Patches()
-        self._name = agent.spool.intern("fetch")
         self._reading = Reading(agent)
         self._forks = 0
         self._busy: set[int] = set()  # the threads that make a batch
@@ -86,7 +80,7 @@ class Fetching:
 
     def hook_worker(self, module: ModuleType) -> None:
         self._patches.replace(module, "_worker_loop", self._named_worker)
-        if _delayed() < 0:
+        if delayed() < 0:
             self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
 
     def prepare(self) -> None:
@@ -97,9 +91,10 @@ class Fetching:
 
     def see_only_due(self) -> None:
         """Workers have been forked: what this process makes itself is seen as its turn comes."""
-        if not self._makes_for_others:
-            self._seen_fetchers.undo()
-            self._sees_all = False
+        with self._lock:
+            if not self._makes_for_others:
+                self._sees_all = False
+                self._seen_fetchers.undo()
 
     def off(self) -> None:
         self._seen_fetchers.undo()
@@ -110,6 +105,7 @@ class Fetching:
 
     def _start_anew(self) -> None:
         """At the start, and in a forked child, which has counted its own fork with its parent's."""
+        self._lock = RLock()  # of what is placed in torch; a signal handler of the program's may come in between
         self._iterations = self._written_ns = 0
         self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
@@ -135,10 +131,11 @@ class Fetching:
         self._see_all()
 
     def _see_all(self) -> None:
-        if not self._sees_all:
-            self._sees_all = bool(self._fetchers)
-            for fetcher in self._fetchers:
-                self._seen_fetchers.replace(fetcher, "fetch", self._each_seen)
+        with self._lock:
+            if not self._sees_all:
+                for fetcher in self._fetchers:
+                    self._seen_fetchers.replace(fetcher, "fetch", self._each_seen)
+                self._sees_all = bool(self._fetchers)
 
     def _each_seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
@@ -201,6 +198,7 @@ class Fetching:
             except Exception as error:
                 agent.fail("loading", error)
         indices = possibly_batched_index if look is None or look.samples is None else look.samples
+        before = running() if look is not None else (0, 0)
         cpu = cpu_clock()
         start = clock()
         try:
@@ -209,7 +207,7 @@ class Fetching:
             end = clock()
             cpu = cpu_clock() - cpu
             if look is not None:
-                self._look_away(look)
+                self._look_away(look, before)
                 cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
         try:
             place = self._place(fetcher)
@@ -218,9 +216,9 @@ class Fetching:
             if look is not None and look.samples is not None:
                 self._note(look.samples, iteration, turn)
             size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
-            delayed, faults = (-1, UNKNOWN_SHARE) if look is None else (look.delayed, look.faults.share_of(cpu))
+            others, delayed, faults = NOT_LOOKED_AT if look is None else look.told(cpu)
             agent.spool.note(
-                (self._name, threads.current().tid, start, end, turn, iteration, cpu, delayed, size, faults, _FETCH)
+                (others, threads.current().tid, start, end, turn, iteration, cpu, delayed, size, faults, _FETCH)
             )
             if end - self._written_ns > _NOTED_FOR_NS or look is not None:
                 self._written_ns = end
@@ -241,28 +239,29 @@ class Fetching:
             self._iterations += 1
         return place
 
-    def _look_at(self, fetcher: Any, indices: Any) -> "_Look":
+    def _look_at(self, fetcher: Any, indices: Any) -> Look:
         """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
         is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
         at_once = is_map and getattr(fetcher.dataset, "__getitems__", None)  # torch asks for it too
         one_by_one = fetcher.auto_collation and indices is not None and not at_once
-        look = _Look(Samples(indices) if one_by_one else None, _delayed(), self._reading.spent_ns)
+        look = Look(Samples(indices) if one_by_one else None, delayed(), self._reading.spent_ns)
         self._reading.begin()
         look.faults.begin()
         return look
 
-    def _look_away(self, look: "_Look") -> None:
+    def _look_away(self, look: Look, before: tuple[int, int]) -> None:
         try:
+            look.note_others(before)
             look.faults.end()
             self._reading.end()
-            look.delayed = _delayed() - look.delayed if look.delayed >= 0 else -1
+            look.delayed = delayed() - look.delayed if look.delayed >= 0 else -1
             look.spent_ns = self._reading.spent_ns - look.spent_ns
             if look.samples is not None:
                 look.spent_ns += len(look.samples.marks) * look.samples.mark_ns
         except Exception as error:
             self._agent.fail("loading", error)
 
-    def _note(self, samples: "Samples", iteration: int, turn: int) -> None:
+    def _note(self, samples: Samples, iteration: int, turn: int) -> None:
         spool, thread = self._agent.spool, threads.current().tid
         name, mark_ns = spool.intern("sample"), samples.mark_ns
         for done, ((_, start, before), (index, end, after)) in enumerate(pairwise(samples.marks)):
@@ -278,85 +277,3 @@ class _Place:
 
     iteration: int
     turn: int = 0
-
-
-class _Faults:
-    """The page faults of this thread between two moments."""
-
-    def begin(self) -> None:
-        used = resource.getrusage(resource.RUSAGE_THREAD)
-        self._count, self._kernel_s = -used.ru_minflt, -used.ru_stime
-
-    def end(self) -> None:
-        used = resource.getrusage(resource.RUSAGE_THREAD)
-        self._count += used.ru_minflt
-        self._kernel_s += used.ru_stime
-
-    def share_of(self, cpu_ns: int) -> int:
-        """What they took of the thread's CPU time at most, in 1/SHARES: as long as it was in the kernel, and no longer
-        than so many can take."""
-        longest_ns = min(round(self._kernel_s * 1e9), self._count * _LONGEST_FAULT_NS)
-        return min(longest_ns * SHARES // cpu_ns, SHARES) if cpu_ns > 0 else UNKNOWN_SHARE
-
-
-@dataclass
-class _Look:
-    """A batch that is looked at closely: its samples, if they can be told apart; for how long the thread had waited for
-    a CPU before, ns, and afterwards for how long it did meanwhile; what looking at its reads costs, likewise."""
-
-    samples: "Samples | None"
-    delayed: int
-    spent_ns: int
-    faults: _Faults = field(default_factory=_Faults)
-
-
-class Samples:
-    """The indices of a batch, which notes when the fetcher comes for the next one: what it did in between is a sample.
-
-    It stands between the fetcher and the sampler's indices, so the data set sees neither it nor any frame of ours.
-    """
-
-    mark_ns = 0  # what a mark costs; measured once
-
-    def __init__(self, indices: Any) -> None:
-        self._indices = indices
-        self.marks: list[tuple[Any, int, int]] = []  # (index that is done, clock, CPU time of the thread)
-        Samples.prepare()
-
-    @staticmethod
-    def prepare() -> None:
-        if not Samples.mark_ns:
-            Samples.mark_ns = _cost_of_a_mark()
-
-    def __iter__(self) -> Iterator[Any]:
-        mark = self.marks.append
-        mark((None, clock(), cpu_clock()))
-        indices = iter(self._indices)
-        for index in islice(indices, _MOST_SAMPLES):
-            yield index
-            mark((index, clock(), cpu_clock()))
-        yield from indices
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-
-def _cost_of_a_mark() -> int:
-    rounds = 32
-    began = clock()
-    for _ in range(rounds):
-        clock()
-        cpu_clock()
-    return (clock() - began) // rounds
-
-
-def _delayed() -> int:
-    """For how long this thread has waited for a CPU since it began, ns; -1 where the kernel does not tell."""
-    try:
-        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return int(os.read(descriptor, 4096).split()[1])
-        finally:
-            os.close(descriptor)
-    except (OSError, IndexError, ValueError):
-        return -1

@@ -39,7 +39,6 @@ class Reading:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._watched = 0  # batches that are looked at now
-        self._is_placed = False
         self._hooks: dict[str, list[_Hook]] = {}
         self._inside: set[int] = set()  # the threads that are in a read: what it calls is part of it
         self._paths: set[str] = set()
@@ -54,7 +53,6 @@ class Reading:
             return
         self._left = _MOST_READS
         self.prepare()
-        self._is_placed = True
         for hooks in list(self._hooks.values()):  # another thread may prepare those of a module
             for hook in hooks:
                 hook.place()
@@ -78,11 +76,9 @@ class Reading:
             self._agent.note_missing("reads", why)
 
     def off(self) -> None:
-        if self._is_placed:
-            for hooks in list(self._hooks.values()):
-                for hook in hooks:
-                    hook.take_out()
-            self._is_placed = False
+        for hooks in list(self._hooks.values()):
+            for hook in hooks:
+                hook.take_out()
 
     def timed(
         self, path: str, offset: int, size: Callable[[Any], int], call: Callable[..., Any], *args: Any, **kwargs: Any

@@ -1,8 +1,9 @@
 """Copies of torch's samplers, on copies of their random generators: what they give out, the program's will."""
 
-import copy
 import operator
 from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from .loaders import sampler_of
@@ -63,15 +64,16 @@ class Twin:
         return True
 
     def _copied(self, sampler: Any) -> Any:
-        from torch.utils import data
-
-        kind = type(sampler)
-        if kind in (list, tuple) and len(sampler) > _MOST_SAMPLES:
-            raise ValueError(f"more than {_MOST_SAMPLES} samples")
-        twin = copy.copy(sampler)
+        kind, data = type(sampler), _data()
+        if kind is range:
+            return sampler
         if kind in (list, tuple):
-            twin = kind(each[:] if type(each) is list else each for each in sampler)
-        elif kind is data.BatchSampler:
+            if len(sampler) > _MOST_SAMPLES:
+                raise ValueError(f"more than {_MOST_SAMPLES} samples")
+            return kind(each[:] if type(each) is list else each for each in sampler)
+        twin = object.__new__(kind)
+        vars(twin).update(vars(sampler))
+        if kind is data.BatchSampler:
             twin.sampler = self._copied(sampler.sampler)
         elif kind is data.DistributedSampler:
             self._shards.append(twin)
@@ -124,11 +126,17 @@ class Length:
         return self._told
 
 
-def are_of_torch(sampler: Any) -> bool:
-    """Whether a sampler, and what it draws its batches from, are torch's own, or plain indices."""
+@cache
+def _data() -> ModuleType:
+    """torch.utils.data: an import statement takes 10 us where nothing of ours is in the caches."""
     from torch.utils import data
 
-    kind = type(sampler)
+    return data
+
+
+def are_of_torch(sampler: Any) -> bool:
+    """Whether a sampler, and what it draws its batches from, are torch's own, or plain indices."""
+    kind, data = type(sampler), _data()
     if kind is data.BatchSampler:
         return are_of_torch(getattr(sampler, "sampler", None))
     if kind is data.SubsetRandomSampler:
@@ -156,9 +164,9 @@ def _sized_by(sampler: Any) -> tuple[Any, str]:
 
 
 def _generator_like(generator: Any) -> Any:
-    import torch
-
-    return torch.Generator().set_state(generator.get_state())
+    if generator.device.type != "cpu":
+        raise ValueError("a device draws the order")
+    return generator.clone_state()
 
 
 def _draw(generator: Any) -> int:

@@ -1,6 +1,7 @@
 """What is seen of data loaders, with real workers."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,52 @@ if __name__ == "__main__":
     for _ in torch.utils.data.DataLoader(Fails(), num_workers=1):
         pass
 """
+
+
+WITH_BLAS = """
+import sys, numpy as np, torch
+from torch.utils.data import DataLoader, Dataset
+class Products(Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, index):
+        matrix = np.random.default_rng(index).random((400, 400))
+        for _ in range(4): matrix = matrix @ matrix / 400
+        return torch.tensor(matrix[0, 0])
+torch.set_num_threads(1)
+for batch in DataLoader(Products(), 8, num_workers=int(sys.argv[1])):
+    pass
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a team needs CPUs")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_threads_of_libraries_are_seen_in_whoever_makes_batches(workers: int, tmp_path: Path) -> None:
+    """GIVEN samples that NumPy multiplies with two threads THEN on two CPUs more workers are not advised; with one
+    there is no team."""
+    seen = {}
+    for threads in (1, 2):
+        folder = tmp_path / f"run{threads}"
+        command = ["env", f"OPENBLAS_NUM_THREADS={threads}", sys.executable, "-c", WITH_BLAS, str(workers)]
+        done = record(command, folder, "--overhead", "50")
+        assert done.code == 0, done.err
+        (costs,) = loader_costs(done.run, find_steps(done.run))
+        seen[threads] = costs.maker_cpus
+        if threads == costs.cpus == 2:
+            told = json.loads(tracekit("analyze", "--json", str(folder)).stdout)
+            assert not [each for each in told["settings"] if each["name"].endswith("num_workers")]
+    assert seen[1] < 1.3 < seen[2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_workers_and_samplers_fork_is_no_worker(workers: int, tmp_path: Path) -> None:
+    """GIVEN a sampler and a sample that each fork a helper, and samples read past `open` WHEN recorded THEN the program
+    prints the same, just the workers are called so, and that their reads are missing is said."""
+    command = [sys.executable, str(PROGRAMS / "forking_loaders.py"), str(workers)]
+    without, done = plain(command), record(command, tmp_path / "run", "--overhead", "50")
+    assert (done.code, done.out, done.err) == (0, without.stdout, without.stderr)
+    roles = done.run.table("processes")["role"].value_counts().to_dict()
+    assert roles == {"main": 1, "helper": 5} | {f"loader worker {each}": 2 for each in range(workers)}
+    assert [note.what for note in done.run.missing if "native code" in note.why]
 
 
 def test_what_fails_in_a_worker_is_worded_as_without_us(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracekit.record.convert import tables
 from tracekit.record.spools import _RECORD_TYPE
-from tracekit.record.wire import BACKWARD, FORWARD, Kind
+from tracekit.record.wire import BACKWARD, FORWARD, SHARES, UNKNOWN, UNKNOWN_SHARE, Kind
 from tracekit.run.schema import TABLES
 
 NAMES = ["zero", "one\n<b>", "two"]
@@ -27,7 +27,10 @@ ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
     Kind.SHAPE: ("spans", {**SPAN, "kind": "shape"}),
     Kind.BATCH: ("batches", {"loader": "one\n<b>", "epoch": 1, "index": 2, "worker": 3, "bytes": 2, "taking_ns": 1}),
     Kind.WORKER: ("workers", {"loader": "one\n<b>", "epoch": 1, "worker": 2, "pid": 3}),
-    Kind.FETCH: ("fetches", {"turn": 1, "iteration": 2, "cpu_ns": 3, "delayed_ns": 2, "samples": 1, "faults_ns": 0}),
+    Kind.FETCH: (
+        "fetches",
+        {"turn": 1, "iteration": 2, "cpu_ns": 3, "delayed_ns": 2, "samples": 1, "faults_ns": 0, "others_ns": 0},
+    ),
     Kind.SAMPLE: ("samples", {"turn": 1, "iteration": 2, "index": 3, "cpu_ns": 2}),
     Kind.READ: ("reads", {"path": "one\n<b>", "offset": 1, "bytes": 2, "cpu_ns": 3}),
     Kind.COLLECTIVE: (
@@ -119,6 +122,14 @@ def test_every_record_makes_one_row(rows: list[tuple[int, int]], offset: int) ->
     expected = sum(kind != Kind.WINDOW for kind, _ in rows)
     assert sum(table.num_rows for table in made.values()) == expected
     assert all(pa.compute.all(pa.compute.equal(table["start_ns"], 10 + offset)).as_py() for table in made.values())
+
+
+def test_page_faults_and_other_threads_are_told_as_shares_of_the_cpu_time() -> None:
+    fetched = np.zeros(3, dtype=_RECORD_TYPE)
+    fetched["kind"], fetched["c"] = Kind.FETCH, 8_000
+    fetched["direction"], fetched["name"] = [0, SHARES // 4, UNKNOWN_SHARE], [3 * SHARES, 0, UNKNOWN]
+    made = tables(fetched, [""], 0, 0)["fetches"]
+    assert made["faults_ns"].to_pylist() == [0, 2_000, -1] and made["others_ns"].to_pylist() == [24_000, 0, -1]
 
 
 def test_rows_carry_only_the_words_that_they_have() -> None:

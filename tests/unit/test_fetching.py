@@ -2,6 +2,10 @@
 
 import hashlib
 import mmap
+import os
+import threading
+import time
+from collections.abc import Iterable
 from time import thread_time_ns
 from types import SimpleNamespace
 
@@ -10,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.collectors import fetching as module
-from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance, _Faults
+from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance
+from tracekit.collectors.looking import Faults, Look, Samples, running
 from tracekit.record.wire import SHARES, UNKNOWN_SHARE
 
 
@@ -50,7 +55,7 @@ def test_no_budget_pays_for_the_first_alone() -> None:
 @pytest.mark.parametrize("is_new", [False, True])
 def test_page_faults_are_told_from_computing(is_new: bool) -> None:
     """GIVEN 64 MiB that the thread touches for the first time, or 0.1 s of hashing THEN their share is."""
-    data, faults = bytes(1 << 20), _Faults()
+    data, faults = bytes(1 << 20), Faults()
     hashlib.sha256(data)
     faults.begin()
     began = thread_time_ns()
@@ -65,3 +70,37 @@ def test_page_faults_are_told_from_computing(is_new: bool) -> None:
     share = faults.share_of(cpu_ns)
     assert share > 0.2 * SHARES if is_new else share < 0.05 * SHARES
     assert faults.share_of(0) == UNKNOWN_SHARE
+
+
+@pytest.mark.parametrize("indices", [[3, 1, 2], (3, 1, 2), iter([3, 1, 2]), []])
+def test_indices_are_given_out_as_they_are(indices: Iterable[int]) -> None:
+    """A batch sampler may give anything that can be iterated over, with a length or without."""
+    samples = Samples(indices)
+    assert [*samples] in ([3, 1, 2], [])
+    assert (samples.half is not None) == (indices == [3, 1, 2])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads at once need two CPUs")
+@pytest.mark.parametrize(("helps", "least", "most"), [("all along", 0.5, 1.5), ("at first", 0.0, 0.3), ("", 0.0, 0.3)])
+def test_other_threads_count_by_the_second_half_of_a_batch(helps: str, least: float, most: float) -> None:
+    """GIVEN samples of 40 ms in all, and another thread that runs meanwhile, or as torch's do for a while after the
+    program's last operator THEN just what goes on has a part in making them."""
+    until = {"all along": 10.0, "at first": 0.01, "": 0.0}[helps]
+    done, look = threading.Event(), Look(Samples([*range(8)]), -1, 0)
+
+    def spin() -> None:
+        ends = time.monotonic() + until
+        while not done.is_set() and time.monotonic() < ends:
+            hashlib.sha256(bytes(1 << 18))
+
+    helper = threading.Thread(target=spin)
+    helper.start()
+    before = running()
+    for _ in look.samples or ():
+        ends = thread_time_ns() + 5_000_000
+        while thread_time_ns() < ends:
+            hashlib.sha256(bytes(1 << 18))
+    look.note_others(before)
+    done.set()
+    helper.join()
+    assert least <= look.told(1)[0] / SHARES <= most

@@ -1,5 +1,5 @@
 """What is found of loaders: for what the program waits, how far ahead their order is known, what memory they take, how
-their batches get to a GPU, and which samples take long."""
+many threads their workers compute with, how their batches get to a GPU, and which samples take long."""
 
 from collections.abc import Sequence
 
@@ -48,6 +48,22 @@ def memory_of(summary: LoaderSummary) -> Finding:
         title += f", and up to {max(summary.ahead_bytes / (1 << 20), 0.1):,.1f} MiB of batches in shared memory"
     evidence = {"loader": summary.loader, "worker_bytes": summary.worker_bytes, "ahead_bytes": summary.ahead_bytes}
     return Finding("loading.memory", title, evidence)
+
+
+def teams_in_workers(costs: LoaderCosts) -> Finding | None:
+    """`loading.worker_threads`: that workers compute with more threads than there are CPUs for. None where they do not,
+    or the threads hardly matter."""
+    workers, wanted = costs.settings.num_workers, costs.settings.num_workers * costs.maker_cpus
+    if not workers or costs.maker_cpus < 1 + NOTABLE or wanted <= costs.cpus:
+        return None
+    title = (
+        f"each worker of {costs.loader} keeps {costs.maker_cpus:.1f} CPUs busy while it makes a batch, as other threads"
+        f" of it run as well: {workers} want {wanted:.1f} of the {costs.cpus:.0f} CPUs; libraries such as NumPy's BLAS"
+        " and OpenCV start them: OMP_NUM_THREADS=1 before the program, or in its worker_init_fn"
+        " threadpoolctl.threadpool_limits(1) and cv2.setNumThreads(0), leave each worker one"
+    )
+    evidence = {"loader": costs.loader, "worker_cpus": costs.maker_cpus, "workers": workers, "cpus": costs.cpus}
+    return Finding("loading.worker_threads", title, evidence)
 
 
 def pageable_copies(run: Run, loaders: Sequence[LoaderCosts]) -> Finding | None:

@@ -6,7 +6,14 @@ from operator import attrgetter
 from typing import Literal
 
 from tracekit.advice.loader_effects import effect_of
-from tracekit.advice.loader_findings import memory_of, pageable_copies, predictability, uneven_samples, why_it_waits
+from tracekit.advice.loader_findings import (
+    memory_of,
+    pageable_copies,
+    predictability,
+    teams_in_workers,
+    uneven_samples,
+    why_it_waits,
+)
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, LoaderSummary, Report, Setting
@@ -66,6 +73,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
             report.findings.append(why_it_waits(summary))
         if summary.worker_bytes:
             report.findings.append(memory_of(summary))
+        if team := teams_in_workers(costs):
+            report.findings.append(team)
         made, why = _advise(run, report, costs, summary, loop)
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
@@ -240,8 +249,8 @@ def promising(loader: LoaderSummary) -> LoaderForecast | None:
 
 
 def by_storage(loader: LoaderSummary) -> tuple[Time, Time]:
-    """The time with some settings where storage is as fast as it may be, and where it is as slow: without what the
-    model may miss, of all alike."""
+    """The time with some settings where what is not known, as how fast storage is, is as good as it may be, and where
+    it is as bad: without what the model may miss, of all alike."""
     missed = 1 + _error(loader)
 
     def fast(each: LoaderForecast) -> float:

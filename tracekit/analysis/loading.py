@@ -35,18 +35,19 @@ class LoaderCosts:
 
     `wait` is for how long the program waited for each, `gap` what went by from then until it asked for the next, and
     `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
-    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu` and page faults `faults` at
-    most, and putting samples together the share `collating` of all (None: not seen); and for so long it was `delayed`,
-    waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without waiting for a
-    CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share `crowded` of this
-    waiting is taken to be one of the costs, wherever there are as many workers. `first` marks those that an epoch began
-    with; `number` tells a batch by its epoch and index, in another run too (-1: how it was made was not seen). `start`
-    is what the program takes to start one worker, `boot` what a worker takes then until it makes its first batch, and
-    `stop` what ending takes it. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a
-    worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it begins
-    as), and `memory` was free beside the program.
+    (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu` and page faults may take
+    `faults`, and putting samples together the share `collating` of all (None: not seen); and for so long it was
+    `delayed`, waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without
+    waiting for a CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share
+    `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. `first` marks
+    those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
+    was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
+    until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, and at most
+    `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
+    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
-    team of threads had a part in each of torch's operators.
+    team of threads had a part in each of torch's operators. Who makes a batch
+    keeps `maker_cpus` busy while it computes: libraries have threads of their own.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
     start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
@@ -85,6 +86,7 @@ class LoaderCosts:
     crowded: float = 0.0
     alone: float = 1.0
     faults: float = 0.0
+    maker_cpus: float = 1.0
     at_once: bool = False
     began: float = 0.0
     is_aside: bool = False
@@ -195,6 +197,10 @@ def _costs(
     by_itself, delayed_itself = float(cpu[itself].sum()), float(delayed[itself].sum()) / _NS
     computing, delayed_there = handed.computing + by_itself, handed.delayed + delayed_itself
     consume = crowding.alone(gap, computing + delayed_there, delayed_there, float(wait.sum() + gap.sum()))
+    warm = batches[batches["turn"] > 0]  # in its first batch a forked worker makes its own what it begins with
+    told = warm[warm["others_ns"] >= 0]
+    maker_cpus = min(1 + _share_of_cpu(told, "others_ns"), cpus)
+    most_alone = maker_cpus if len(told) else np.inf
     settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
@@ -211,7 +217,7 @@ def _costs(
         cpu=cpu,
         delayed=_filled(delayed / _NS, known),
         delayed_receive=handed.delayed / by_workers if by_workers else 0.0,
-        reading_cpu=_share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"),
+        reading_cpu=min(_share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
         collating=_collating(batches),
         send=handed.send,
         receive=np.where(itself, 0.0, handed.receive),
@@ -231,9 +237,9 @@ def _costs(
         seen_working=of_workers > 0,
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
-        alone=1.0 if settings.num_workers else _slowdown_alone(run, process, loader, cpus),
-        # In its first batch a forked worker makes its own what it begins with.
-        faults=_share_of_cpu(batches[(batches["faults_ns"] >= 0) & (batches["turn"] > 0)], "faults_ns"),
+        alone=1.0 if settings.num_workers else min(_slowdown_alone(run, process, loader, cpus), most_alone),
+        maker_cpus=maker_cpus,
+        faults=min(_share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
@@ -279,7 +285,7 @@ def _share_of_cpu(looked_at: pd.DataFrame, what: str) -> float:
     """The share of something in the CPU time of making batches, of those that were looked at."""
     made = looked_at[looked_at["maker"] >= 0]
     whole = made["cpu_ns"].sum()
-    return float(min(made[what].sum() / whole, 1.0)) if whole > 0 else 0.0
+    return float(made[what].sum() / whole) if whole > 0 else 0.0
 
 
 def _collating(batches: pd.DataFrame) -> float | None:

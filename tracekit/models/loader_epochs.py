@@ -150,15 +150,15 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     if not workers:
         cpu = np.maximum(cpu - shared, 0) if had_workers else cpu
         return Workload(costs.blocked, zero, cpu, zero, zero, consume)
-    if not had_workers:
-        return Workload(costs.blocked, zero, cpu + shared, zero, zero + RECEIVE_S * cost, consume)
     receive = costs.receive + crowded * costs.delayed_receive
+    if not had_workers:
+        cpu, receive = cpu + shared, receive + RECEIVE_S * cost
     return Workload(costs.blocked, zero, cpu, zero + costs.send, receive, consume)
 
 
 def machine_of(costs: LoaderCosts) -> Machine:
     """The one that the run had, whose storage answers everybody as fast as it answered the run."""
-    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus))
+    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus), maker_cpus=min(costs.maker_cpus, costs.cpus))
 
 
 def measured_time(costs: LoaderCosts) -> float:

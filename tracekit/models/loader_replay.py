@@ -43,12 +43,14 @@ class Workload:
 class Machine:
     """`cpus` that may be busy; `consumer_cpus` of them on average between batches (0 where only a GPU computes then);
     `stream` is the share of the storage's bandwidth that one read alone can have. What computes while another CPU is
-    busy takes `together` times as long: CPUs may share a core, its caches or the memory."""
+    busy takes `together` times as long: CPUs may share a core, its caches or the memory. `maker_cpus` are kept busy by
+    whoever makes a batch: libraries may have a team of threads for it."""
 
     cpus: float = math.inf
     consumer_cpus: float = 1.0
     stream: float = 1.0
     together: float = 1.0
+    maker_cpus: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class _Epoch:
     def _fetch_itself(self) -> None:
         batch = len(self._received)
         if batch < len(self._work):
-            self._begin(-1, self._made(batch), "made")
+            self._begin(-1, self._made(batch), "made", self._machine.maker_cpus)
 
     def _look(self) -> None:
         """Where the program waits: have the batch that is due, if it was taken already, or take what came first."""
@@ -219,7 +221,7 @@ class _Epoch:
             batch = self._queues[worker].popleft()
             self._making[worker] = batch
             boot, self._boot[worker] = self._boot[worker], 0.0
-            self._begin(worker, [("cpu", boot), *self._made(batch)], "finished")
+            self._begin(worker, [("cpu", boot), *self._made(batch)], "finished", self._machine.maker_cpus)
 
     # Time.
 

@@ -7,6 +7,7 @@ of threads, workers that take as long with one thread or many times as long: the
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -201,17 +202,27 @@ def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) 
 
 
 def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, besides: list[Beside]) -> Forecast:
-    times = [
-        time_of(costs, settings, storage, beside)
-        for storage in storages(costs, max(settings.workers, 1), probe.costs if probe else None)
-        for beside in (besides if settings.workers else besides[:1])
-    ]
-    if not settings.workers and costs.settings.num_workers:
-        # Memory that is new to workers, which may be there already in a program that makes its batches itself.
-        times += [time_of(replace(costs, cpu=costs.cpu * (1 - costs.faults), faults=0.0), settings, Storage())]
-    slowest = max(times)
+    possible = [costs]
+    slow: list[LoaderCosts] = []
+    if costs.settings.num_workers and not settings.workers and costs.faults:
+        # Memory that is new to workers may be there already in a program that makes its batches itself.
+        possible.append(replace(costs, cpu=costs.cpu * (1 - costs.faults)))
+    if settings.workers and not costs.settings.num_workers:
+        possible, slow = _in_workers(costs, probe)
+    storage = storages(costs, max(settings.workers, 1), probe.costs if probe else None)
+    beside = besides if settings.workers else besides[:1]
+    times, slow_times = (
+        [time_of(*each) for each in product(some, [settings], storage, beside)] for some in (possible, slow)
+    )
+    return Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times))
+
+
+def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCosts], list[LoaderCosts]]:
+    """What batches that the program made itself would cost in workers, and what they might cost there: the threads that
+    had a part may be torch's, which workers do not have, or another library's, which they do. A probe tells."""
     has_seen_one = probe is not None and any(each.workers for each in probe.seen)
-    if settings.workers and costs.alone > 1 and not has_seen_one:
-        by_one_thread = replace(costs, cpu=costs.cpu * costs.alone, alone=1.0)
-        slowest = max(slowest, _forecast(by_one_thread, settings, probe, besides).high)
-    return Forecast(settings, min(times), float(np.mean(times)), slowest)
+    if probe is not None and probe.costs.settings.num_workers:
+        costs = replace(costs, maker_cpus=probe.costs.maker_cpus)
+    if costs.alone == 1 or has_seen_one:
+        return [costs], []
+    return [replace(costs, maker_cpus=1.0)], [costs, replace(costs, cpu=costs.cpu * costs.alone, maker_cpus=1.0)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tracekit.record.wire import SHARES, Kind
+from tracekit.record.wire import SHARES, UNKNOWN, Kind
 from tracekit.run.schema import TABLES
 
 _DIRECTIONS = pa.array(["", "forward", "backward"])
@@ -115,14 +115,15 @@ def _worker(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obje
 
 
 def _fetch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
-    share = records["direction"].astype(np.int64)
+    faults, others = (records[name].astype(np.int64) for name in ("direction", "name"))
     return {
         "turn": records["a"],
         "iteration": records["b"],
         "cpu_ns": records["c"],
         "delayed_ns": records["d"],
         "samples": records["depth"],
-        "faults_ns": np.where(share <= SHARES, records["c"] * share // SHARES, -1),
+        "faults_ns": np.where(faults <= SHARES, records["c"] * faults // SHARES, -1),
+        "others_ns": np.where(others < UNKNOWN, records["c"] * others // SHARES, -1),
     }
 
 

@@ -29,7 +29,7 @@ STEPS_OF_A_LOOP = 3
 # So many shapes of the inputs of a layer are told; of one with so many, others were met too.
 MOST_SHAPES = 16
 
-SHARES, UNKNOWN_SHARE = 10_000, 0xFFFF
+SHARES, UNKNOWN_SHARE, UNKNOWN = 10_000, 0xFFFF, 0xFFFFFFFF
 
 FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
 
@@ -43,7 +43,7 @@ class Kind(IntEnum):
     RANGE = 4  # a span that the user named
     # A batch was made; a: its turn among those of its iteration; b: the iteration of this process; c: CPU time of the
     # thread; d: for how long it waited for a CPU, -1 unknown; depth: samples in it, -1 unknown; direction: what of c
-    # page faults took at most, in 1/SHARES
+    # page faults may have taken, in 1/SHARES; name: for how long other threads of the process ran meanwhile, likewise
     FETCH = 5
     # The program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown; depth: for how long it
     # was at taking it, from when the bytes that a worker had sent were there, -1 unknown

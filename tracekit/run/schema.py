@@ -84,7 +84,8 @@ TABLES: dict[str, pa.Schema] = {
     # A batch made, in a worker or, without workers, in the program; where batches are very short, some of them.
     # `iteration`: which pass of this process over its data set, of those that have a batch here; `turn`: the batch's
     # place among those it made in it, in which order they are delivered too. `cpu_ns` of the thread; `delayed_ns` it
-    # waited for a CPU, and page faults took at most `faults_ns` of its time; -1 where that was not measured.
+    # waited for a CPU, page faults may have taken `faults_ns` of its time, and other threads of the process ran for
+    # `others_ns`; -1 where that was not measured.
     "fetches": _table(
         ("iteration", pa.int64()),
         ("turn", pa.int64()),
@@ -92,6 +93,7 @@ TABLES: dict[str, pa.Schema] = {
         ("cpu_ns", pa.int64()),
         ("delayed_ns", pa.int64()),
         ("faults_ns", pa.int64()),
+        ("others_ns", pa.int64()),
     ),
     # A sample of some of these batches; `index` is that in the data set, -1 where it has none.
     "samples": _table(("iteration", pa.int64()), ("turn", pa.int64()), ("index", pa.int64()), ("cpu_ns", pa.int64())),

@@ -1,0 +1,68 @@
+"""Threads of the libraries that the samples of a data set use, in the workers of a loader."""
+
+from pathlib import Path
+
+import pytest
+from synthetic import Tape, make_manifest, make_run, ns
+
+from tracekit.advice import analyze
+from tracekit.analysis.loading import loader_costs
+from tracekit.analysis.report_schema import Report
+from tracekit.analysis.steps import find_steps
+from tracekit.models.loading import forecasts
+from tracekit.run.manifest import Loader
+from tracekit.run.reader import Run, open_run
+
+BATCHES, MAKE_MS = 60, 20.0
+
+
+def with_team(path: Path, threads: int, workers: int = 1, cpus: int = 2) -> Run:
+    """Workers that take 20 ms for a batch, in which `threads` of each compute all the time, as every fourth batch
+    tells; the program only waits."""
+    main = Tape(process=0, role="main")
+    tapes = [
+        Tape(process=1 + each, role="loader worker", parent=0, worker=each, thread=100 * (1 + each))
+        for each in range(workers)
+    ]
+    for each in range(workers):
+        main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=each, pid=1001 + each)
+    for index in range(BATCHES):
+        worker, turn = tapes[index % workers], index // workers
+        begun = worker.now
+        worker.gap(MAKE_MS)
+        others = ns((threads - 1) * MAKE_MS) if turn % 4 == 0 else -1
+        made = {"turn": turn, "cpu_ns": ns(MAKE_MS), "samples": 1, "others_ns": others}
+        worker.add("fetches", begun, worker.now, iteration=0, **made)
+        main.add("batches", main.now, worker.now, loader="loader", epoch=0, index=index, worker=index % workers)
+        main.now = worker.now
+    loaders = {"loader": Loader(num_workers=workers, prefetch_factor=2)}
+    return open_run(make_run(path, [main, *tapes], manifest=make_manifest(cpus=cpus, loaders=loaders)))
+
+
+def told(run: Run) -> Report:
+    return analyze(run)
+
+
+@pytest.mark.parametrize(
+    ("threads", "workers", "cpus", "is_told"), [(2, 2, 2, True), (1, 2, 2, False), (2, 2, 4, False)]
+)
+def test_more_threads_than_cpus_are_told(threads: int, workers: int, cpus: int, is_told: bool, tmp_path: Path) -> None:
+    found = [
+        each
+        for each in told(with_team(tmp_path / "run", threads, workers, cpus)).findings
+        if each.id == "loading.worker_threads"
+    ]
+    assert len(found) == is_told
+    for each in found:
+        assert each.evidence["worker_cpus"] == pytest.approx(threads)
+
+
+@pytest.mark.parametrize(("threads", "gains"), [(1, True), (2, False)])
+def test_a_worker_whose_team_has_all_cpus_leaves_none_to_another(threads: int, gains: bool, tmp_path: Path) -> None:
+    """GIVEN one worker on 2 CPUs THEN a second one makes it twice as fast, but for one whose threads keep both busy."""
+    run = with_team(tmp_path / "run", threads)
+    (costs,) = loader_costs(run, find_steps(run))
+    assert costs.maker_cpus == pytest.approx(threads)
+    at = {(each.settings.workers, each.settings.prefetch): each.expected for each in forecasts(costs, [1, 2]).grid}
+    assert at[2, 2] / at[1, 2] == pytest.approx(0.5 if gains else 1.0, abs=0.05)
+    assert any(each.name == "loader.loader.num_workers" for each in told(run).settings) == gains
