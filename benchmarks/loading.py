@@ -9,12 +9,11 @@ and recommend settings. Where a value was told, `errors` are those of it, and `e
 the settings that the run had. Where only a range was told (no such number of readers was seen), `covered` says whether
 the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
 process: the best of many in the same rounds is the luckiest. `of_the_best` is how fast the recommended ones are there,
-which is `unsure` by so much (95 %). In one more process it takes turns with itself with
-instant storage, and with instant samples: `split_errors` compare the shares of storage and of computing in the waiting
-with what these three tell, which is `unsure` by so much (95 %). `recording` is how much longer a batch takes in a
-process that is recorded, in pairs of fresh processes without a break: one that waits for its turn earns what recording
-may cost with waiting, and spends it when it runs. `stolen` is the share of the CPU time that went to other virtual
-machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
+which is `unsure` by so much (95 %). In one more process it takes turns with itself with instant storage, and with
+instant samples: `split_errors` compare the shares of storage and of computing in the waiting with what these three
+tell, which is `unsure` by so much (95 %). `recording` is how much longer a batch takes in a process that is recorded,
+in pairs of fresh processes without a break. `stolen` is the share of the CPU time that went to other virtual machines
+meanwhile; where that was much the workload is measured again, at most twice (`tries`).
 
 Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
 `samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,

@@ -30,27 +30,29 @@ _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
 _FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000
+# So much time may be saved up: a program that was busy with something else, or stopped, is not to pay for it at once.
+_SAVED_NS = 1_000_000_000
 _NEVER = 1 << 62
 _FETCH = int(Kind.FETCH)
 
 
 class _Allowance:
-    """When something may be done again, so that it takes no more than its share of the budget. The first are free."""
+    """When something may be done again, so that it takes no more than its share of the budget. The first are free, and
+    time in which nothing was done does not save up for a burst."""
 
     def __init__(self, agent: Agent, share: float, free: int) -> None:
         self._agent, self._share, self._free = agent, share, free
-        self._began = clock()
-        self._spent_ns = 0
+        self._paid = clock()  # what was done is paid for by the time until then
         self.next = 0  # by the clock
 
     def spend(self, ns: int) -> None:
         now, governor = clock(), self._agent.governor
-        self._spent_ns += ns
         self._free -= 1
         is_over = governor.spent_ns > governor.budget * (now - governor.started)
         share = governor.budget * (_LEAST_SHARE if is_over else self._share)
+        self._paid = max(self._paid, now - _SAVED_NS) + int(ns / share) if share else _NEVER
         if self._free <= 0:
-            self.next = self._began + int(self._spent_ns / share) if share else _NEVER
+            self.next = self._paid
 
 
 class Fetching:

@@ -48,6 +48,7 @@ class Governor:
         self.started = clock()
         self.spent_ns = 0
         self.profiler_ns = 0
+        self._forfeited_ns = 0  # time that could have paid for profiler windows, and there were no steps
         self.note_ns = note_ns  # of a hook that times one call and notes it
         self.count_from_here()
 
@@ -140,12 +141,18 @@ class Governor:
     def next_window(self, cost_ns: float) -> int:
         """When a profiler window of this cost will keep windows within their share of the time: CLOCK_MONOTONIC ns.
 
-        Their half, or less where the hooks that are always there take more than theirs.
+        Their half, or less where the hooks that are always there take more than theirs. No more time is saved up than
+        one window takes: after a pause of the program they do not come in a burst.
         """
         hooks = _median(self._plain_costs or self._detail_costs or (0,)) / max(self.typical_step_ns, 1)
         left = max(self.budget * (1 - _LEAST_SHARE) - hooks, self.budget * _LEAST_SHARE)
         share = min(self.budget * (1 - _SHARE_OF_HOOKS), left)
-        return self.started + int((self.profiler_ns + cost_ns) / share) if share else _NEVER
+        if not share:
+            return _NEVER
+        due = self.started + self._forfeited_ns + int((self.profiler_ns + cost_ns) / share)
+        forfeited = max(clock() - due - int(cost_ns / share), 0)
+        self._forfeited_ns += forfeited
+        return due + forfeited
 
     def overhead(self) -> dict[str, float]:
         """The shares of wall time spent in hooks (`program`) and, of these, in profiler windows (`profiler`)."""

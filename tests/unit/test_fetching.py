@@ -43,6 +43,23 @@ def test_what_is_rationed_keeps_its_share(batch_ns: int, row_ns: int, is_over: b
         assert rows == 2_000
 
 
+def test_a_pause_pays_for_no_burst_of_rows() -> None:
+    """GIVEN rows that take 1 ms, of which a share of the budget allows four a second WHEN the program has paused for an
+    hour THEN it is four a second, and once four more."""
+    now = 0
+    agent = SimpleNamespace(governor=SimpleNamespace(budget=0.01, started=0, spent_ns=0))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "clock", lambda: now)
+        allowance, rows = _Allowance(agent, 0.4, 0), []  # type: ignore[arg-type]
+        for number in range(20_000):
+            now += 3_600_000_000_000 if number == 10_000 else 1_000_000
+            if now >= allowance.next:
+                rows.append(number)
+                allowance.spend(1_000_000)
+        after = sum(number >= 10_000 for number in rows)
+        assert 36 <= len(rows) - after <= 42 and 36 <= after <= 46
+
+
 def test_no_budget_pays_for_the_first_alone() -> None:
     agent = SimpleNamespace(governor=SimpleNamespace(budget=0.0, started=0, spent_ns=0))
     allowance = _Allowance(agent, 0.25, 2)  # type: ignore[arg-type]

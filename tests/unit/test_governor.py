@@ -167,6 +167,23 @@ def test_windows_stay_within_their_half(lengths: list[int]) -> None:
         assert opened
 
 
+def test_a_pause_of_the_program_pays_for_no_burst_of_windows() -> None:
+    """GIVEN a program that validates for an hour WHEN it goes on THEN windows of 3 ms come as far apart as ever, but
+    for one."""
+    with Program(budget=0.01) as program:
+        opened: list[int] = []
+        for number in range(4_000):
+            if number == 2_000:
+                program.now += 3_600_000 * MS
+                opened.clear()
+            if program.now >= program.governor.next_window(3 * MS):
+                opened.append(program.now)
+                program.governor.profiler_ns += 3 * MS
+            program.step(MS, 0)
+        apart = [after - before for before, after in pairwise(opened)]
+        assert apart[0] >= MS and min(apart[1:]) >= 0.95 * 3 * MS / (0.01 * 0.5)
+
+
 def test_windows_take_what_hooks_leave() -> None:
     """GIVEN hooks that take a third, or all, of the budget and that nothing can space out THEN windows take their half,
     or a tenth of it."""
