@@ -16,7 +16,7 @@ from typing import Any
 from tracekit.record.wire import Kind
 
 from .agent import Agent
-from .looking import NOT_LOOKED_AT, Look, Samples, delayed, running
+from .looking import MOST_SAMPLES, NOT_LOOKED_AT, Look, Samples, delayed, running
 from .patching import Patches
 from .reading import Reading
 from .spool import threads
@@ -26,8 +26,11 @@ from .spool import threads
 # the budget, less: then batches are so short that what is recorded of some must do for all.
 _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
 # The first batches of a process are recorded, the very first looked at, whatever it costs: a run of a few knows all of
-# them. Of workers that come after the first ones, as with each epoch, one batch is looked at.
+# them. Of workers that come after the first ones, as with each epoch, one batch is looked at, if all of them together
+# keep to the share.
 _FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
+# What a look takes, and a sample in it, as seen here: a worker that is to be forked has none of its own to tell.
+_LOOK_NS, _SAMPLE_NS = 500_000, 4_000
 # What a worker that is killed may lose.
 _NOTED_FOR_NS = 20_000_000
 # So much time may be saved up: a program that was busy with something else, or stopped, is not to pay for it at once.
@@ -65,7 +68,8 @@ class Fetching:
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches, self._seen_fetchers = agent, patches, Patches()
         self._reading = Reading(agent)
-        self._forks = 0
+        self._forks, self._look_ns, self._may_look = 0, _LOOK_NS, True
+        self._looks_of_workers = _Allowance(agent, _SHARE_OF_LOOKS, _FIRST_WORKERS)
         self._busy: set[int] = set()  # the threads that make a batch
         self._fetchers: tuple[Any, ...] = ()  # torch's classes
         self._fetch: list[CodeType] = []  # what is run there
@@ -85,8 +89,10 @@ class Fetching:
         if delayed() < 0:
             self._agent.note_missing("waiting for a CPU", "this kernel does not tell; it counts as waiting for storage")
 
-    def prepare(self) -> None:
-        """Make what workers would make, each for itself, where they are forked."""
+    def prepare(self, batch_size: object) -> None:
+        """Make what workers would make, each for itself, where they are forked to make batches of this size."""
+        samples = batch_size if type(batch_size) is int else 1
+        self._look_ns = _LOOK_NS + min(samples, MOST_SAMPLES) * _SAMPLE_NS
         Samples.prepare()
         self._reading.prepare()
         self._see_all()
@@ -104,6 +110,9 @@ class Fetching:
 
     def _count_fork(self) -> None:
         self._forks += 1
+        self._may_look = clock() >= self._looks_of_workers.next
+        if self._may_look:
+            self._looks_of_workers.spend(self._look_ns)
 
     def _start_anew(self) -> None:
         """At the start, and in a forked child, which has counted its own fork with its parent's."""
@@ -111,7 +120,10 @@ class Fetching:
         self._iterations = self._written_ns = 0
         self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
-        self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, _FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1)
+        free = (_FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1) if self._may_look else 0
+        self._looks = _Allowance(self._agent, _SHARE_OF_LOOKS, free)
+        if not self._may_look:
+            self._looks.spend(self._look_ns)  # it earns its first one
         self.next = 0  # when one of them allows something again
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:

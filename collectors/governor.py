@@ -150,9 +150,8 @@ class Governor:
         if not share:
             return _NEVER
         due = self.started + self._forfeited_ns + int((self.profiler_ns + cost_ns) / share)
-        forfeited = max(clock() - due - int(cost_ns / share), 0)
-        self._forfeited_ns += forfeited
-        return due + forfeited
+        self._forfeited_ns += max(clock() - due - int(cost_ns / share), 0)
+        return due
 
     def overhead(self) -> dict[str, float]:
         """The shares of wall time spent in hooks (`program`) and, of these, in profiler windows (`profiler`)."""

@@ -95,12 +95,12 @@ class Loading:
     def _timed_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         spool = self._agent.spool
 
-        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             start = clock()
             try:
-                self._prepare_workers()
+                self._prepare_workers(loader)
                 start = clock()
-                original(iterator, *args, **kwargs)
+                original(iterator, loader, *args, **kwargs)
             finally:
                 end = clock()
                 self._started_workers()
@@ -140,10 +140,10 @@ class Loading:
 
         return _process_data
 
-    def _prepare_workers(self) -> None:
+    def _prepare_workers(self, loader: Any) -> None:
         """Workers are forked for each epoch: what each would need anew is made once, before."""
         try:
-            self._fetching.prepare()
+            self._fetching.prepare(getattr(loader, "batch_size", None))
         except Exception as error:
             self._agent.fail("loading", error)
 

@@ -13,7 +13,7 @@ from typing import Any
 from tracekit.record.wire import SHARES, UNKNOWN, UNKNOWN_SHARE
 
 # Of one batch so many samples are timed: a program that takes all samples in one would wait for their records.
-_MOST_SAMPLES = 4096
+MOST_SAMPLES = 4096
 # A page fault takes no longer: 0.3 to 8 us here, most where a hypervisor has to find the memory first.
 _LONGEST_FAULT_NS = 10_000
 NOT_LOOKED_AT = UNKNOWN, -1, UNKNOWN_SHARE  # what `Look.told` tells of a batch that nobody has looked at
@@ -89,8 +89,8 @@ class Samples:
         mark((None, clock(), cpu_clock()))
         indices, half = iter(self._indices), -1
         if type(self._indices) is list:  # others need not have a length
-            half = min(len(self._indices), _MOST_SAMPLES) // 2
-        for number, index in enumerate(islice(indices, _MOST_SAMPLES)):
+            half = min(len(self._indices), MOST_SAMPLES) // 2
+        for number, index in enumerate(islice(indices, MOST_SAMPLES)):
             if number == half:
                 self.half = running()
             yield index

@@ -131,6 +131,23 @@ def test_threads_of_libraries_are_seen_in_whoever_makes_batches(workers: int, tm
     assert seen[1] < 1.3 < seen[2]
 
 
+SHORT_EPOCHS = """
+from torch.utils.data import DataLoader
+for epoch in range(30):
+    for batch in DataLoader(range(2048), 512, num_workers=1):
+        pass
+"""
+
+
+def test_workers_of_short_epochs_are_looked_at_no_more_than_recording_may_cost(tmp_path: Path) -> None:
+    """GIVEN 30 workers, each of which lives for some ms WHEN all are recorded THEN the first ones are looked at
+    closely, and of the rest few."""
+    done = record([sys.executable, "-c", SHORT_EPOCHS], tmp_path / "run")
+    assert done.code == 0, done.err
+    looked_at = done.run.table("samples")["process"].nunique()
+    assert done.run.table("fetches")["process"].nunique() == 30 and 4 <= looked_at <= 15
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_workers_and_samplers_fork_is_no_worker(workers: int, tmp_path: Path) -> None:
     """GIVEN a sampler and a sample that each fork a helper, and samples read past `open` WHEN recorded THEN the program

@@ -184,6 +184,15 @@ def test_a_pause_of_the_program_pays_for_no_burst_of_windows() -> None:
         assert apart[0] >= MS and min(apart[1:]) >= 0.95 * 3 * MS / (0.01 * 0.5)
 
 
+def test_the_first_window_of_which_no_cost_is_known_may_open_at_once() -> None:
+    with Program(budget=0.01) as program:
+        for _ in range(3):
+            program.step(MS, 0)
+            before = program.now
+            program.now += 1_000  # whoever asks has read the clock already
+            assert program.governor.next_window(0) <= before
+
+
 def test_windows_take_what_hooks_leave() -> None:
     """GIVEN hooks that take a third, or all, of the budget and that nothing can space out THEN windows take their half,
     or a tenth of it."""
