@@ -77,7 +77,7 @@ class Recorder:
             # Otherwise they would spend on the recorded epochs what these and the others have earned.
             fetching = self._collectors["loading"]._fetching
             for allowance in (fetching._rows, fetching._looks):
-                allowance._paid += away
+                allowance._began += away
                 allowance.next += away
 
     def estimate(self) -> float:

@@ -45,17 +45,20 @@ class _Allowance:
 
     def __init__(self, agent: Agent, share: float, free: int) -> None:
         self._agent, self._share, self._free = agent, share, free
-        self._paid = clock()  # what was done is paid for by the time until then
+        self._began = clock()
+        self._spent_ns = 0
         self.next = 0  # by the clock
 
     def spend(self, ns: int) -> None:
         now, governor = clock(), self._agent.governor
+        self._spent_ns += ns
         self._free -= 1
         is_over = governor.spent_ns > governor.budget * (now - governor.started)
         share = governor.budget * (_LEAST_SHARE if is_over else self._share)
-        self._paid = max(self._paid, now - _SAVED_NS) + int(ns / share) if share else _NEVER
+        paid_ns = int(self._spent_ns / share) if share else _NEVER
+        self._began = max(self._began, now - _SAVED_NS - paid_ns)
         if self._free <= 0:
-            self.next = self._paid
+            self.next = self._began + paid_ns
 
 
 class Fetching:
