@@ -53,7 +53,7 @@ NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
 STALLED = 0.1
 # The last ones, and the three that tell the split, take so many times as many rounds as the grid.
-FINAL, SPLIT = 4, 4
+FINAL, SPLIT = 6, 4
 # Of a process that is recorded and one that is not.
 PAIRS = 3
 RESAMPLES = 1000

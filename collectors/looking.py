@@ -117,11 +117,16 @@ def _cost_of_a_mark() -> int:
 
 def delayed() -> int:
     """For how long this thread has waited for a CPU since it began, ns; -1 where the kernel does not tell."""
+    return second_word_of("schedstat", -1)
+
+
+def second_word_of(file: str, otherwise: int) -> int:
+    """A number that the kernel keeps of this thread, in a file below /proc/thread-self."""
     try:
-        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"/proc/thread-self/{file}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return int(os.read(descriptor, 4096).split()[1])
         finally:
             os.close(descriptor)
     except (OSError, IndexError, ValueError):
-        return -1
+        return otherwise

@@ -2,7 +2,6 @@
 
 import builtins
 import io
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from tracekit.record.wire import Kind
 
 from .agent import Agent
+from .looking import second_word_of
 from .patching import dress
 from .spool import threads
 from .watched_files import WatchedFile, WatchedOpen, path_of, size_of, size_told
@@ -307,11 +307,4 @@ def _nothing(result: Any) -> int:
 
 def _bytes_given() -> int:
     """What `read` has given to this thread since it began; 0 where the kernel does not tell."""
-    try:
-        descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return int(os.read(descriptor, 4096).split()[1])
-        finally:
-            os.close(descriptor)
-    except (OSError, IndexError, ValueError):
-        return 0
+    return second_word_of("io", 0)

@@ -16,9 +16,9 @@ from tracekit.run.reader import Run, open_run
 BATCHES, MAKE_MS = 60, 20.0
 
 
-def with_team(path: Path, threads: int, workers: int = 1, cpus: int = 2) -> Run:
-    """Workers that take 20 ms for a batch, in which `threads` of each compute all the time, as every fourth batch
-    tells; the program only waits."""
+def with_team(path: Path, threads: int, workers: int = 1, cpus: int = 2, computing: float = 1.0) -> Run:
+    """Workers that take 20 ms for a batch, and wait for storage but for `computing` of it, in which `threads` of each
+    compute, as every fourth batch tells; the program only waits."""
     main = Tape(process=0, role="main")
     tapes = [
         Tape(process=1 + each, role="loader worker", parent=0, worker=each, thread=100 * (1 + each))
@@ -30,8 +30,9 @@ def with_team(path: Path, threads: int, workers: int = 1, cpus: int = 2) -> Run:
         worker, turn = tapes[index % workers], index // workers
         begun = worker.now
         worker.gap(MAKE_MS)
-        others = ns((threads - 1) * MAKE_MS) if turn % 4 == 0 else -1
-        made = {"turn": turn, "cpu_ns": ns(MAKE_MS), "samples": 1, "others_ns": others}
+        cpu_ms = computing * MAKE_MS
+        others = ns((threads - 1) * cpu_ms) if turn % 4 == 0 else -1
+        made = {"turn": turn, "cpu_ns": ns(cpu_ms), "samples": 1, "others_ns": others, "delayed_ns": 0}
         worker.add("fetches", begun, worker.now, iteration=0, **made)
         main.add("batches", main.now, worker.now, loader="loader", epoch=0, index=index, worker=index % workers)
         main.now = worker.now
@@ -44,12 +45,15 @@ def told(run: Run) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("threads", "workers", "cpus", "is_told"), [(2, 2, 2, True), (1, 2, 2, False), (2, 2, 4, False)]
+    ("threads", "workers", "cpus", "computing", "is_told"),
+    [(2, 2, 2, 1.0, True), (1, 2, 2, 1.0, False), (2, 2, 4, 1.0, False), (2, 2, 2, 0.6, True), (2, 2, 2, 0.4, False)],
 )
-def test_more_threads_than_cpus_are_told(threads: int, workers: int, cpus: int, is_told: bool, tmp_path: Path) -> None:
+def test_more_threads_than_cpus_are_told(
+    threads: int, workers: int, cpus: int, computing: float, is_told: bool, tmp_path: Path
+) -> None:
     found = [
         each
-        for each in told(with_team(tmp_path / "run", threads, workers, cpus)).findings
+        for each in told(with_team(tmp_path / "run", threads, workers, cpus, computing)).findings
         if each.id == "loading.worker_threads"
     ]
     assert len(found) == is_told

@@ -52,15 +52,17 @@ def memory_of(summary: LoaderSummary) -> Finding:
 
 def teams_in_workers(costs: LoaderCosts) -> Finding | None:
     """`loading.worker_threads`: that workers compute with more threads than there are CPUs for. None where they do not,
-    or the threads hardly matter."""
-    workers, wanted = costs.settings.num_workers, costs.settings.num_workers * costs.maker_cpus
-    if not workers or costs.maker_cpus < 1 + NOTABLE or wanted <= costs.cpus:
+    as where they mostly wait for storage, or the threads hardly matter."""
+    workers, computing = costs.settings.num_workers, float(costs.cpu.sum())
+    making = computing + float(costs.blocked.sum())
+    wanted = workers * costs.maker_cpus * computing / making if making else 0.0
+    if costs.maker_cpus < 1 + NOTABLE or wanted <= costs.cpus:
         return None
     title = (
-        f"each worker of {costs.loader} keeps {costs.maker_cpus:.1f} CPUs busy while it makes a batch, as other threads"
-        f" of it run as well: {workers} want {wanted:.1f} of the {costs.cpus:.0f} CPUs; libraries such as NumPy's BLAS"
-        " and OpenCV start them: OMP_NUM_THREADS=1 before the program, or in its worker_init_fn"
-        " threadpoolctl.threadpool_limits(1) and cv2.setNumThreads(0), leave each worker one"
+        f"each worker of {costs.loader} keeps {costs.maker_cpus:.1f} CPUs busy while it computes, as other threads of"
+        f" it run as well: {workers} want {wanted:.1f} CPUs on average, and there are {costs.cpus:.0f}; libraries such as"
+        " NumPy's BLAS and OpenCV start them (one more sends the batches): OMP_NUM_THREADS=1 before the program, or in"
+        " its worker_init_fn threadpoolctl.threadpool_limits(1) and cv2.setNumThreads(0), leave each worker one"
     )
     evidence = {"loader": costs.loader, "worker_cpus": costs.maker_cpus, "workers": workers, "cpus": costs.cpus}
     return Finding("loading.worker_threads", title, evidence)

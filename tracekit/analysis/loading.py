@@ -46,8 +46,8 @@ class LoaderCosts:
     `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
     `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
-    team of threads had a part in each of torch's operators. Who makes a batch
-    keeps `maker_cpus` busy while it computes: libraries have threads of their own.
+    team of threads had a part in each of torch's operators. Who makes a batch keeps `maker_cpus` busy while it
+    computes: libraries have threads of their own.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
     start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
