@@ -60,9 +60,9 @@ def teams_in_workers(costs: LoaderCosts) -> Finding | None:
         return None
     title = (
         f"each worker of {costs.loader} keeps {costs.maker_cpus:.1f} CPUs busy while it computes, as other threads of"
-        f" it run as well: {workers} want {wanted:.1f} CPUs on average, and there are {costs.cpus:.0f}; libraries such as"
-        " NumPy's BLAS and OpenCV start them (one more sends the batches): OMP_NUM_THREADS=1 before the program, or in"
-        " its worker_init_fn threadpoolctl.threadpool_limits(1) and cv2.setNumThreads(0), leave each worker one"
+        f" it run as well: {workers} want {wanted:.1f} CPUs on average, and there are {costs.cpus:.0f}; libraries such"
+        " as NumPy's BLAS and OpenCV start them (one more sends the batches): OMP_NUM_THREADS=1 before the program, or"
+        " in its worker_init_fn threadpoolctl.threadpool_limits(1) and cv2.setNumThreads(0), leave each worker one"
     )
     evidence = {"loader": costs.loader, "worker_cpus": costs.maker_cpus, "workers": workers, "cpus": costs.cpus}
     return Finding("loading.worker_threads", title, evidence)
