@@ -36,6 +36,12 @@ SIZES = {
 BATCHES = {"batches of 1 ms, 32 samples": 32, "batches of 1 ms, 4 samples": 4}
 BATCH_MS = 1.0
 SWITCHBACK = [sys.executable, str(Path(__file__).parent / "_switchback.py")]
+# Of data-parallel training on two ranks: how long a step takes, ms.
+RANKS = {"two ranks, steps of 10 ms": 10.0, "two ranks, steps of 1.5 ms": 1.5}
+DDP_SWITCHBACK = [
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+    str(Path(__file__).parent / "_ddp_switchback.py"),
+]  # fmt: skip
 LOADER_SWITCHBACK = [sys.executable, str(Path(__file__).parent / "_loader_switchback.py")]
 BOOTSTRAP_ROUNDS = 15
 
@@ -108,6 +114,30 @@ def measure_batches(samples: int, processes: int, rounds: int) -> dict[str, obje
     }
 
 
+def measure_ranks(step_ms: float, processes: int, rounds: int) -> dict[str, object]:
+    """The slowdowns of a step of two ranks, and what recording takes of one, µs."""
+    seen: dict[str, list[dict[str, float]]] = {"off": [], "again": [], "on": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(processes):
+            program = [*DDP_SWITCHBACK, "--step", str(step_ms), "--rounds", str(rounds)]
+            found = run_json([*TRACEKIT, "record", "-q", "-o", f"{folder}/run{number}", "--", *program])
+            for state, blocks in found["seen"].items():
+                seen[state] += blocks
+            progress(f"process {number + 1} of {processes}")
+    figures: dict[str, object] = {}
+    for key in ("median_ms", "mean_ms"):
+        plain = [(first[key] + second[key]) / 2 for first, second in zip(seen["off"], seen["again"], strict=True)]
+        slowdown = Ratio.of([each[key] for each in seen["on"]], plain)
+        name = key.removesuffix("_ms")
+        figures |= {
+            f"{name}_step_ms": statistics.median(plain),
+            f"floor_{name}": Ratio.of([each[key] for each in seen["again"]], [each[key] for each in seen["off"]]),
+            f"tracekit_{name}": slowdown,
+            f"us_per_step_{name}": (slowdown.median - 1) * statistics.median(plain) * 1e3,
+        }
+    return figures
+
+
 def measure_start() -> dict[str, float]:
     """Milliseconds that the bootstrap adds to a Python without torch, and that `tracekit --help` takes."""
 
@@ -145,6 +175,9 @@ def main() -> None:
     for name, samples in BATCHES.items():
         progress(name)
         result[name] = measure_batches(samples, options.processes, options.rounds)
+    for name, step_ms in RANKS.items():
+        progress(name)
+        result[name] = measure_ranks(step_ms, options.processes, options.rounds)
     if options.json:
         print(json.dumps(result, default=lambda value: asdict(value), indent=2))
         return

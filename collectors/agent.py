@@ -19,6 +19,7 @@ from .governor import Governor, cold_ns
 from .loaders import Loaders
 from .naming import Naming
 from .patching import Patches, unseen_by_warnings
+from .phase_clock import PhaseClock
 from .spool import Spool, threads
 from .tracebacks import comes_from_a_signal_handler
 
@@ -56,6 +57,8 @@ class Agent:
         self.before_fork: list[Callable[[], None]] = []
         self.after_fork: list[Callable[[], None]] = []  # in the child
         self.before_exit: list[Callable[[], None]] = []
+        self.after_backward: list[Callable[[], None]] = []
+        self.phases: PhaseClock | None = None  # of a rank of several
         self.on_settling: list[Callable[[], None]] = []
         self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], bool]] = []

@@ -1,24 +1,53 @@
-"""Collectives: the communication calls that the program makes itself, and who the ranks are.
+"""Collectives: what the ranks communicate, and who they are.
 
-Gradient buckets of DistributedDataParallel are reduced by C++ code that does not come through here; they show in
-profiler windows.
+1. Every call of the c10d interface; of those that return at once, also when they were found done.
+2. The gradient buckets of DistributedDataParallel (`buckets`), which C++ code sends.
+3. Where the loop of each rank goes from one phase to the next (`phase_clock`).
 """
 
 from collections.abc import Callable
+from inspect import signature
+from threading import local
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import Any
 
-from tracekit.record.wire import Kind
+from tracekit.record.wire import ASYNC_CALL, CALL
 
 from .agent import Agent
+from .buckets import Buckets
+from .entered import Entered
+from .in_flight import InFlight, Sent
 from .patching import Patches
+from .phase_clock import COMMUNICATION, PhaseClock
 
-_CALLS = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
-    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "recv", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+_OF_ALL = (
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
+    "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather",
+    "gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list",
 )  # fmt: skip
+_OF_TWO = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list")
+WORLD, NO_SEQUENCE = "world", -1
+
+
+class Groups:
+    """The groups of ranks by name, and how many collectives each has had."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._had: dict[str, int] = {}
+
+    def name(self, group: Any) -> str:
+        if group is None or group is self._module.GroupMember.WORLD:
+            return WORLD
+        return str(getattr(group, "group_name", ""))
+
+    def next_sequence(self, group: str) -> int:
+        """The ranks of a group do everything in one order, so this is the same number on all of them."""
+        number = self._had.get(group, 0)
+        self._had[group] = number + 1
+        return number
 
 
 class Collectives:
@@ -26,84 +55,159 @@ class Collectives:
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._sequence = 0
+        self._inside = local()
+        self._buckets: Buckets | None = None
+        self.entered: Entered | None = None  # of a rank of several
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
+        self._in_flight = InFlight(agent)
+        agent.before_exit.append(self._in_flight.give_up)
+        agent.after_fork.append(self._start_anew)
         agent.when_imported("collectives", "torch.distributed.distributed_c10d", self._hook)
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
 
     def off(self) -> None:
         self._patches.undo()
+        if self._buckets is not None:
+            self._buckets.off()
+        self._forget_phases()
+
+    def _start_anew(self) -> None:
+        """In a forked child, which is no rank before it says so."""
+        self._in_flight.forget()
+        self._forget_phases()
+
+    def _forget_phases(self) -> None:
+        self.entered = None
+        phases, self._agent.phases = self._agent.phases, None
+        if phases is not None:
+            phases.stop()
 
     def _hook(self, module: ModuleType) -> None:
-        for name in _CALLS:
+        self._groups = Groups(module)
+        for name in (*_OF_ALL, *_OF_TWO):
             if hasattr(module, name):
-                self._patches.replace(module, name, lambda original: self._timed(original, module))
+                self._patches.replace(module, name, self._timed)
         self._patches.replace(module, "init_process_group", lambda original: self._described(original, module))
 
     def _hook_ddp(self, module: ModuleType) -> None:
-        self._patches.replace(module.DistributedDataParallel, "__init__", self._noted_ddp)
-
-    def _noted_ddp(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __init__(*args: Any, **kwargs: Any) -> None:
-            self._agent.note_missing(
-                "the gradient buckets of DistributedDataParallel", "reduced in C++: seen in profiler windows only"
-            )
-            original(*args, **kwargs)
-
-        return __init__
+        if hasattr(self, "_groups"):  # a torch without distributed has none
+            self._buckets = Buckets(self._agent, self, self._groups, self._in_flight)
+            self._buckets.hook(module)
 
     def _described(self, original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
-                self._agent.describe(rank=module.get_rank(), world_size=module.get_world_size())
+                agent, ranks = self._agent, module.get_world_size()
+                agent.describe(rank=module.get_rank(), world_size=ranks)
+                if ranks > 1 and agent.phases is None:
+                    agent.phases = PhaseClock(agent)
+                    self.entered = Entered(agent)
             except Exception as error:
                 self._agent.fail("collectives", error)
             return result
 
         return init_process_group
 
-    def _timed(self, original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-        agent = self._agent
-        op = agent.spool.intern(original.__name__)
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        agent, inside = self._agent, self._inside
+        op, of_all = agent.spool.intern(original.__name__), original.__name__ in _OF_ALL
+        place = _place_of(original, "group")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            start = clock()
-            try:
+            if getattr(inside, "a_call", False):  # of objects, which are sent as tensors
                 return original(*args, **kwargs)
+            group = args[place] if len(args) > place else kwargs.get("group")
+            inside.a_call = True
+            try:
+                with self.timed(op, group, (*args, *kwargs.values()), of_all) as under_way:
+                    under_way.work = original(*args, **kwargs)
+                return under_way.work
             finally:
-                end = clock()
-                try:
-                    self._record(op, start, end, args, kwargs)
-                    agent.governor.spent_ns += clock() - end
-                except Exception as error:
-                    agent.fail("collectives", error)
+                inside.a_call = False
 
         return call
 
-    def _record(self, op: int, start: int, end: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        size, dtype = _largest((*args, *kwargs.values()))
-        spool = self._agent.spool
-        group = kwargs.get("group")
-        name = getattr(group, "group_name", "") if group is not None else "world"
-        self._sequence += 1
-        spool.write(
-            Kind.COLLECTIVE, op, start, end, spool.intern(str(name)), self._sequence, size, spool.intern(dtype),
-            int(bool(kwargs.get("async_op"))),
-        )  # fmt: skip
+    def timed(self, op: int, group: Any, values: tuple[Any, ...], of_all: bool = True) -> "_Call":
+        """A call of the program that communicates `values` in a group, all of which takes part or not."""
+        return _Call(self, op, group, values, of_all)
+
+    def failed(self, error: Exception) -> None:
+        self._agent.fail("collectives", error)
+
+    def begin(self, op: int, group: Any, values: tuple[Any, ...], of_all: bool) -> Sent:
+        began = clock()
+        agent, spool = self._agent, self._agent.spool
+        size, dtype, device = _largest(values)
+        name = self._groups.name(group)
+        sequence = self._groups.next_sequence(name) if of_all else NO_SEQUENCE
+        words = spool.intern(name) | spool.intern(dtype) << 32
+        if agent.phases is not None:
+            agent.phases.enter(COMMUNICATION)
+        if self.entered is not None:
+            self.entered.begin(op, words, sequence)
+        now = clock()
+        agent.governor.spent_ns += now - began
+        return Sent(op, now, now, words, sequence, size, CALL, device != "cpu")
+
+    def end(self, sent: Sent, work: Any, is_over: bool) -> None:
+        import torch
+
+        end = clock()
+        agent = self._agent
+        if self.entered is not None and is_over:
+            self.entered.end()
+        if agent.phases is not None:
+            agent.phases.leave(COMMUNICATION)
+        if isinstance(work, torch.distributed.Work):
+            sent.how = ASYNC_CALL
+            self._in_flight.add(sent, work.is_completed)
+        elif is_over:
+            self._in_flight.note(sent, end, 0)
+        self._in_flight.look()
+        agent.governor.spent_ns += clock() - end
 
 
-def _largest(values: tuple[Any, ...]) -> tuple[int, str]:
-    """Bytes and dtype of the largest argument: a tensor, or a list of tensors taken together; (0, "") for objects."""
+class _Call:
+    """What is noted around a call; one that raises has not ended."""
+
+    def __init__(self, collectives: Collectives, op: int, group: Any, values: tuple[Any, ...], of_all: bool) -> None:
+        self._collectives, self._what = collectives, (op, group, values, of_all)
+        self._sent: Sent | None = None
+        self.work: Any = None
+
+    def __enter__(self) -> "_Call":
+        try:
+            self._sent = self._collectives.begin(*self._what)
+        except Exception as error:
+            self._collectives.failed(error)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        try:
+            if self._sent is not None:
+                self._collectives.end(self._sent, self.work, kind is None)
+        except Exception as failure:
+            self._collectives.failed(failure)
+
+
+def _place_of(function: Callable[..., Any], parameter: str) -> int:
+    names = list(signature(function).parameters)
+    return names.index(parameter) if parameter in names else len(names)
+
+
+def _largest(values: tuple[Any, ...]) -> tuple[int, str, str]:
+    """Bytes, dtype and kind of device of the largest argument: a tensor, or a list of tensors taken together; (0, "",
+    "") for objects."""
     import torch
 
-    best = (0, "")
+    best = (0, "", "")
     for value in values:
         members = value if type(value) is list else [value]
         tensors = [member for member in members if type(member) in (torch.Tensor, torch.nn.Parameter)]
         if tensors:
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            best = max(best, (size, str(tensors[0].dtype).removeprefix("torch.")))
+            best = max(best, (size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device.type))
     return best

@@ -14,6 +14,7 @@ from .agent import Agent
 from .batch_bytes import bytes_of, bytes_of_any
 from .fetching import Fetching
 from .patching import Patches
+from .phase_clock import LOADING
 from .spool import threads
 from .steps import BATCH
 from .tracebacks import worded_without_us
@@ -218,6 +219,8 @@ class Loading:
                 if agent.safe_point_due:
                     agent.safe_point()
                 makes_it = iterator._tracekit.makes_batches
+                if agent.phases is not None:
+                    agent.phases.enter(LOADING)
             except Exception as error:
                 agent.fail("loading", error)
             start = clock()
@@ -226,6 +229,9 @@ class Loading:
             except StopIteration:
                 self._end(iterator)
                 raise
+            finally:
+                if agent.phases is not None:
+                    agent.phases.leave(LOADING)
             end = clock()
             try:
                 of: _Iteration = iterator._tracekit

@@ -74,14 +74,14 @@ class Threads:
 threads = Threads()
 
 
-class _Segment:
-    """Records of one file, mapped; unmapped when the last writer lets go of it."""
+class Mapped:
+    """A new file, mapped; unmapped when the last writer lets go of it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, size: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, SEGMENT_BYTES)
-            address = _libc.mmap(None, SEGMENT_BYTES, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+            os.posix_fallocate(descriptor, 0, size)
+            address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), "mmap")
         except BaseException:
@@ -90,13 +90,20 @@ class _Segment:
         finally:
             os.close(descriptor)
         self._address = address
-        self.buffer = (ctypes.c_char * SEGMENT_BYTES).from_address(address)
-        self.slots = itertools.count()
-        self.capacity = SEGMENT_RECORDS
+        self.buffer = (ctypes.c_char * size).from_address(address)
 
     def __del__(self, unmap: Callable[[int, int], int] = _libc.munmap) -> None:
         if hasattr(self, "buffer"):
             unmap(self._address, len(self.buffer))
+
+
+class _Segment(Mapped):
+    """Records of one file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, SEGMENT_BYTES)
+        self.slots = itertools.count()
+        self.capacity = SEGMENT_RECORDS
 
 
 class _Nowhere:

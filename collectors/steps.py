@@ -11,6 +11,8 @@ from tracekit.record.wire import Kind
 from .agent import Agent
 from .backward import Backward
 from .patching import Patches
+from .phase_clock import BACKWARD as IN_BACKWARD
+from .phase_clock import OPTIMIZER as IN_OPTIMIZER
 from .spool import threads
 
 # Which event paces the recording, best first; 0 is an explicit `tracekit.step()`.
@@ -56,6 +58,11 @@ class Steps:
             hook.__func__._torchdynamo_inline = _nothing  # type: ignore[attr-defined]
 
     def _optimizer_begins(self, optimizer: object, args: object, kwargs: object) -> None:
+        try:
+            if self._agent.phases is not None:
+                self._agent.phases.enter(IN_OPTIMIZER)
+        except Exception as error:
+            self._agent.fail("steps", error)
         self._began[id(optimizer)] = clock()
 
     def _optimizer_ended(self, optimizer: object, args: object, kwargs: object) -> None:
@@ -70,6 +77,8 @@ class Steps:
             number = known[0] if known is not None else self._meet(optimizer)
             agent.spool.note((self._optimizer, threads.current().tid, start, end, number, 0, 0, 0, 0, 0, _PHASE))
             agent.step_source(OPTIMIZER)
+            if agent.phases is not None:
+                agent.phases.leave(IN_OPTIMIZER)
         except Exception as error:
             agent.fail("steps", error)
 
@@ -107,6 +116,8 @@ class Steps:
             try:
                 if agent.safe_point_due:
                     agent.safe_point()
+                if agent.phases is not None:
+                    agent.phases.enter(IN_BACKWARD)
             except Exception as error:
                 agent.fail("steps", error)
             start = clock()
@@ -115,6 +126,10 @@ class Steps:
             finally:
                 end = clock()
                 try:
+                    for act in agent.after_backward:
+                        act()
+                    if agent.phases is not None:
+                        agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:
                         self.backward.engine_ended()
                     gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad

@@ -134,6 +134,16 @@ class Tape:
             ready_ns=BEGIN_NS + start,
         )
 
+    def met(self, ready: int, begun: int, end: int, sequence: int, **columns: object) -> None:
+        """Communication of ranks, in ns since the run's start."""
+        usual = {"op": "all_reduce", "group": "world", "bytes": 4096, "dtype": "float32", "is_async": False}
+        row = usual | {"sequence": sequence, "ready_ns": BEGIN_NS + ready, "bucket": -1, "unsure_ns": 0} | columns
+        self.add("collectives", begun, end, **row)
+
+    def change(self, phase: str, cpu_ns: int, delayed_ns: int = 0) -> None:
+        """From now on the loop is in this phase."""
+        self.add("changes", self.now, self.now, phase=phase, cpu_ns=cpu_ns, delayed_ns=delayed_ns)
+
     def mark(self, number: int) -> None:
         """An explicit tracekit.step() now."""
         self.add("spans", self.now, self.now, kind="step", name="step", step=number)

@@ -1,6 +1,7 @@
 """All pages, in the order of the navigation. The first is what the bare URL shows."""
 
 from tracekit.dashboards.pages.counters import COUNTERS
+from tracekit.dashboards.pages.distributed import DISTRIBUTED
 from tracekit.dashboards.pages.layers import LAYERS
 from tracekit.dashboards.pages.loading import LOADING
 from tracekit.dashboards.pages.operators import OPERATORS
@@ -11,4 +12,4 @@ from tracekit.dashboards.pages.settings import SETTINGS
 from tracekit.dashboards.pages.threads import THREADS
 from tracekit.dashboards.pages.timeline import TIMELINE
 
-PAGES: list[Page] = [RUNS, OVERVIEW, TIMELINE, LAYERS, OPERATORS, THREADS, LOADING, COUNTERS, SETTINGS]
+PAGES: list[Page] = [RUNS, OVERVIEW, TIMELINE, LAYERS, OPERATORS, THREADS, LOADING, DISTRIBUTED, COUNTERS, SETTINGS]

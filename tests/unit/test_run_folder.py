@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.errors import RunError
-from tracekit.run.folder import create_run, is_being_recorded, list_runs, new_run_path, newest_run, process_started
+from tracekit.run.folder import (
+    PROCESSES_OF_A_HOST,
+    create_run,
+    is_being_recorded,
+    leave,
+    list_runs,
+    new_run_path,
+    newest_run,
+    process_started,
+    take_part,
+)
 from tracekit.run.manifest import Manifest
 
 
@@ -195,3 +205,51 @@ def test_newest_run(tmp_path: Path) -> None:
 
     assert newest_run(tmp_path).name == "new"
     assert [path.name for path in list_runs(tmp_path)] == ["new", "old"]
+
+
+def supervisor(job: str, node: str = "", ended: int | None = None) -> Manifest:
+    node = node or os.uname().nodename
+    return Manifest(host=node, node=node, job=job, started_ns=1, ended_ns=ended)
+
+
+def test_supervisors_of_one_job_take_part_in_one_run(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    first, second, third = (supervisor("slurm 7.0", node) for node in ("a", "b", "b"))
+    for each in (first, second, third):
+        assert take_part(path, each) == path
+    assert [each.host for each in (first, second, third)] == ["a", "b", "b.2"]
+    numbers = [each.first_process for each in (first, second, third)]
+    assert numbers == [0, PROCESSES_OF_A_HOST, 2 * PROCESSES_OF_A_HOST]
+    leave(path, second)
+    assert {each.name for each in (path / "manifest").iterdir()} == {"a.json", "b.2.json"}
+
+
+def test_many_supervisors_at_once_get_a_name_and_numbers_each(tmp_path: Path) -> None:
+    manifests = [supervisor("job", f"node{number}") for number in range(8)]
+    threads = [threading.Thread(target=take_part, args=(tmp_path / "run", each)) for each in manifests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list((tmp_path / "run" / "manifest").glob("*.json"))) == 8
+    assert len({each.first_process for each in manifests}) == 8
+
+
+@pytest.mark.parametrize(("job", "node"), [("", ""), ("another", "b"), ("job", "a")])
+def test_who_is_of_no_job_or_another_or_was_here_takes_no_part(job: str, node: str, tmp_path: Path) -> None:
+    """The last one is a second run of the same job, after the first one has ended on this node."""
+    path = tmp_path / "run"
+    take_part(path, supervisor("job", "a", ended=5))
+    with pytest.raises(RunError, match="exists already"):
+        take_part(path, supervisor(job, node))
+    replacing = supervisor(job, node or "a")
+    take_part(path, replacing, force=True)
+    assert (replacing.host, replacing.first_process) == (node or "a", 0)
+    assert len(list((path / "manifest").iterdir())) == 1
+
+
+def test_a_run_is_left_as_it_was_or_removed(tmp_path: Path) -> None:
+    only = supervisor("")
+    take_part(tmp_path / "run", only)
+    leave(tmp_path / "run", only)
+    assert not (tmp_path / "run").exists()

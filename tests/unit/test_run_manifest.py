@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.errors import RunError
-from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Memory, Missing, Overhead, Torch
+from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Memory, Missing, Overhead, Torch, Wrapped
 
 FULL = Manifest(
     tracekit="1.0",
@@ -19,6 +19,9 @@ FULL = Manifest(
     host="node.example.org",
     command=["python", "tr\nain.py", "", "100 %", '"'],
     directory="/home/ü",
+    node="node",
+    job="slurm 7.0",
+    first_process=1 << 20,
     condition="fixed",
     settings={"threads.intra_op": 2, "loader": {"train": [1, 2.5, None, True]}},
     collectors=["steps"],
@@ -34,6 +37,7 @@ FULL = Manifest(
     memory=Memory(free=1 << 33, shared=1 << 26),
     torch=Torch("2.13", None, "libgomp", 4, 2),
     loaders={"loader": Loader("train.py:7", num_workers=4, prefetch_factor=2, batch_size=8)},
+    ddp=[Wrapped(25.0, True, parameters=1, bytes=8, names=["weight"], sizes=[8])],
     gpus=["H200"],
     overhead=Overhead(0.01, 0.004, 0.001, 0.002),
     profile="full",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tracekit.analysis.delays import MOSTLY
 from tracekit.analysis.report_schema import Finding, Report
 
 # A finding names so many layers and operators: those that a reader looks at first.
@@ -120,6 +121,59 @@ def _layer_times(report: Report) -> list[Finding]:
     return found
 
 
+def _root_causes(report: Report) -> list[Finding]:
+    found = []
+    for group in report.ranks:
+        for delay in group.delays:
+            always = "" if delay.turns >= MOSTLY else "; ranks take turns"
+            found.append(
+                Finding(
+                    "delay.root_cause",
+                    f"rank {delay.rank}'s {delay.phase} caused {delay.share_of_waiting:.0%} of the others' waiting"
+                    f" ({delay.step.expected:.1%} of a step, {delay.step.low:.1%} to {delay.step.high:.1%}{always})",
+                    msgspec.to_builtins(delay)
+                    | {"group": group.group, "attempt": group.attempt, "always_this_rank": not always},
+                )
+            )
+    return found
+
+
+def _never_ended(report: Report) -> list[Finding]:
+    found = []
+    for each in report.never_ended:
+        came = f"rank {each.ranks[0]} was" if len(each.ranks) == 1 else f"ranks {_listed(each.ranks)} were"
+        missing = _listed([rank for rank, _ in each.missing])
+        rest = (
+            f"rank {missing} never came to it (to number {each.missing[0][1]} last)"
+            if len(each.missing) == 1
+            else f"ranks {missing} never came to it"
+            if each.missing
+            else "all ranks that were seen had come to it"
+        )
+        title = f"{came} in {each.op} number {each.sequence} of group {each.group} at the end; {rest}"
+        found.append(Finding("distributed.never_ended", title, msgspec.to_builtins(each)))
+    return found
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:_TOP])
+    return f"{shown} and {len(ranks) - _TOP} more" if len(ranks) > _TOP else shown
+
+
+def _parallel(report: Report) -> list[Finding]:
+    return [
+        Finding(
+            "ranks.efficiency",
+            f"{len(group.ranks)} ranks work together at {group.efficiency['parallel']:.0%} efficiency: load balance"
+            f" {group.efficiency['load balance']:.0%}, serialization {group.efficiency['serialization']:.0%}, transfer"
+            f" {group.efficiency['transfer']:.0%}",
+            {"group": group.group, "attempt": group.attempt, "ranks": group.ranks, **group.efficiency},
+        )
+        for group in report.ranks
+        if group.efficiency
+    ]
+
+
 def _missing(report: Report) -> list[Finding]:
     return [
         Finding("recording.missing", f"not known: {note.what}", {"what": note.what, "why": note.why})
@@ -128,5 +182,6 @@ def _missing(report: Report) -> list[Finding]:
 
 
 _FINDERS: list[Callable[[Report], list[Finding]]] = [
-    _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times, _missing,
+    _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times,
+    _root_causes, _never_ended, _parallel, _missing,
 ]  # fmt: skip

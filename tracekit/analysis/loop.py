@@ -19,7 +19,7 @@ class What(IntEnum):
     BACKWARD = 2
     CALL = 3  # an outermost module call
     BATCH = 4  # the wait for a batch
-    COLLECTIVE = 5  # a communication call that returns when it is done
+    COLLECTIVE = 5  # communication that is waited for
     CALLS_SEEN = 6  # from here on module calls are recorded (`which` 1) or left out (0)
 
 
@@ -57,6 +57,17 @@ class Rows:
         return self.where(self.ends > reached)
 
 
+# Communication that the loop waits for: calls that return when it is done, and of the buckets of a backward pass the
+# last one, after which that pass only waits for them.
+WAITED_FOR = """
+    SELECT * EXCLUDE (following) FROM (
+        SELECT *, lead(bucket) OVER (PARTITION BY process ORDER BY ready_ns, start_ns) AS following FROM collectives
+        WHERE coalesce(bucket, -1) >= 0
+    ) WHERE coalesce(following, 0) = 0
+    UNION ALL
+    SELECT * FROM collectives WHERE NOT coalesce(is_async, false) AND coalesce(bucket, -1) < 0
+"""
+
 # Numbers only: names of a hundred million rows are never turned into Python strings.
 _EVIDENCE = f"""
     SELECT process, thread, start_ns, start_ns + duration_ns AS end_ns, coalesce(layer, -1) AS which,
@@ -70,7 +81,7 @@ _EVIDENCE = f"""
     SELECT process, thread, start_ns, start_ns + duration_ns, (hash(loader) >> 1)::BIGINT, {What.BATCH:d} FROM batches
     UNION ALL
     SELECT process, thread, start_ns, start_ns + duration_ns, -1, {What.COLLECTIVE:d}
-    FROM collectives WHERE NOT coalesce(is_async, false)
+    FROM ({WAITED_FOR})
 """
 
 

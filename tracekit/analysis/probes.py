@@ -41,10 +41,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Probe:
-    """Of one loader: the costs of its batches with the other settings, and what was seen of these."""
+    """Of one loader: the costs of its batches with the other settings, and what was seen of these. `alone`: they had no
+    turns with the program as it is, but ran by themselves."""
 
     costs: LoaderCosts
     seen: list[Seen]
+    alone: bool = False
 
 
 def probes(run: Run) -> dict[str, Probe]:
@@ -56,7 +58,7 @@ def probes(run: Run) -> dict[str, Probe]:
     other = turned[-1]
     base, ours = (_courses(turned[0]), _courses(other)) if len(turned) > 1 else ({}, {})
     return {
-        costs.loader: Probe(costs, _seen(costs, ours.get(costs.loader), base.get(costs.loader)))
+        costs.loader: Probe(costs, _seen(costs, ours.get(costs.loader), base.get(costs.loader)), len(turned) == 1)
         for costs in loader_costs(other.run, other.steps, other.stops)
         if costs.known
     }

@@ -13,6 +13,7 @@ from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.operators import operator_times
 from tracekit.analysis.phases import PHASES, phase_shares, step_phases
+from tracekit.analysis.ranks import rank_groups, unfinished
 from tracekit.analysis.report_schema import (
     LONG_STEP,
     REPORT_VERSION,
@@ -67,6 +68,8 @@ def analyze(run: Run, advisors: Sequence[Advisor] = ()) -> Report:
         crowding=crowded,
         counters=_counters(run, steps),
         exploration=_exploration(explore(run, steps)),
+        ranks=rank_groups(run, steps),
+        never_ended=unfinished(run),
     )
     report.findings = find_all(report)
     advice = [advisor(run, report) for advisor in advisors]

@@ -222,6 +222,64 @@ class LoaderSummary(msgspec.Struct):
     unexplained: float = 0.0
 
 
+class DelaySummary(msgspec.Struct):
+    """A rank that made the others wait by a phase of its own. `share_of_waiting` of all their waiting,
+    `cost_rank_seconds` of it; each step took longer by `step`, a share of it. `turns`: of the meetings that this phase
+    was late for, the share in which it was this rank."""
+
+    rank: int
+    phase: str
+    share_of_waiting: float
+    cost_rank_seconds: float
+    step: Gain
+    turns: float
+
+
+class ClockSummary(msgspec.Struct):
+    """By how much the clock of a host was ahead of that of the first rank's, ms, when the group had met first, and how
+    much further it went, ppm; known but for `unsure_ms` either way, and not at all where that is negative."""
+
+    host: str
+    offset_ms: float
+    drift_ppm: float
+    unsure_ms: float
+
+
+class RankGroup(msgspec.Struct):
+    """Ranks that communicate, and what that cost. They waited `waited` of their time for the last one to come (of it,
+    `kept` because that one was kept from its CPU) and were at `transfer` for the rest of their communication.
+    `efficiency` as POP has it (parallel = load balance x serialization x transfer), {} where it is not known. `path`:
+    what the path through all ranks that decides how long it takes consists of, in seconds. `followed`: of the waiting,
+    the share of which it is known what the ranks did before.
+    """
+
+    group: str
+    attempt: int
+    ranks: list[int]
+    meetings: int
+    seconds: float
+    waited: float
+    transfer: float
+    kept: float
+    followed: float
+    efficiency: dict[str, float] = {}
+    path: dict[str, float] = {}
+    clocks: list[ClockSummary] = []  # of the other hosts, for which the times are corrected
+    delays: list[DelaySummary] = []
+
+
+class NeverEnded(msgspec.Struct):
+    """Communication that `ranks` were in when they came to their end, number `sequence` of the group. `missing` ranks
+    of the group never came to it: each with the number of what it came to last."""
+
+    group: str
+    attempt: int
+    op: str
+    sequence: int
+    ranks: list[int]
+    missing: list[tuple[int, int]]
+
+
 class Report(msgspec.Struct):
     """What is known about a run. `advice` says in a sentence why `settings` is what it is.
 
@@ -252,6 +310,8 @@ class Report(msgspec.Struct):
     exploration: ThreadExploration | None = None
     holds_for: dict[str, int | str] = {}
     loaders: list[LoaderSummary] = []
+    ranks: list[RankGroup] = []
+    never_ended: list[NeverEnded] = []
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

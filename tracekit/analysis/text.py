@@ -30,6 +30,7 @@ _TELLING = (
     "psi.memory.some_ns",
     "psi.io.some_ns",
 )
+_CAUSES = ("delay.root_cause", "distributed.never_ended")  # what is said of ranks
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 Lines = list[str]
@@ -43,6 +44,7 @@ def text_report(report: Report) -> str:
         _layers(report),
         _operators(report),
         _loaders(report),
+        _ranks(report),
         _threads(report),
         _counters(report),
         _missing(report),
@@ -153,6 +155,27 @@ def _loaders(report: Report) -> Lines:
     ]
     head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "for"]
     return ["LOADERS  what the program waited for", *_table(head, rows), *_more(len(report.loaders))]
+
+
+def _ranks(report: Report) -> Lines:
+    if not report.ranks and not report.never_ended:
+        return []
+    rows = [
+        (
+            shortened(each.group, 20),
+            str(len(each.ranks)),
+            str(each.meetings),
+            _percent(each.waited),
+            _percent(each.transfer),
+            *(_percent(each.efficiency.get(name)) for name in ("parallel", "load balance", "serialization")),
+            _percent(each.efficiency.get("transfer")),
+        )
+        for each in report.ranks[:_ROWS]
+    ]
+    head = ["group", "ranks", "meetings", "waited", "transfer", "efficiency", "balance", "serial.", "transf."]
+    lines = ["RANKS  who waited for whom", *_table(head, rows), *_more(len(report.ranks))]
+    causes = [finding.title for finding in report.findings if finding.id in _CAUSES]
+    return lines + [line for cause in causes[:_ROWS] for line in _wrapped(cause)]
 
 
 def _largest(split: dict[str, float]) -> list[tuple[str, float]]:

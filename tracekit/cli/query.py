@@ -14,8 +14,8 @@ import click
 def command(run: Path, sql: str, style: str) -> None:
     """Ask the tables of RUN by SQL (DuckDB's).
 
-    Tables: processes, spans, operators, batches, workers, fetches, samples, reads, collectives, counters. Times are
-    integer nanoseconds.
+    Tables: processes, spans, operators, batches, workers, fetches, samples, reads, collectives, unfinished, changes,
+    counters. Times are integer nanoseconds.
 
     \b
         tracekit query RUN "SELECT name, count(*), sum(duration_ns) FROM operators GROUP BY name ORDER BY 3 DESC"

@@ -1,5 +1,6 @@
 """`tracekit record`."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     "-o", "--output", type=click.Path(path_type=Path), help="Run directory to make (default: one in tracekit-runs)."
 )
 @click.option("--force", is_flag=True, help="Replace the run that is in --output.")
+@click.option(
+    "--job",
+    envvar="TRACEKIT_JOB",
+    help="Record into one --output with the other nodes of this job (default: the job step of Slurm, the job of PBS"
+    " or LSF).",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No closing summary.")
 @click.option("--condition", help="What this run is done under (default: baseline, or fixed with --threads).")
 @click.option("--threads", type=click.IntRange(min=1), help="Intra-op threads, set inside the process.")
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 def command(
     output: Path | None,
     force: bool,
+    job: str | None,
     quiet: bool,
     condition: str | None,
     threads: int | None,
@@ -76,6 +84,7 @@ def command(
             command=program,
             output=output or new_run_path(program, options["runs"]),
             force=force,
+            job=job or _job_here(),
             condition=condition or ("explore" if explore else _condition(settings, settings_file is not None)),
             settings=settings,
             overhead=EXPLORING_OVERHEAD if explore else options["overhead"] / 100,
@@ -88,6 +97,14 @@ def command(
     if not quiet:
         _summary(outcome)
     return outcome.exit_code
+
+
+def _job_here() -> str:
+    """The job of the batch system that this command is a part of, "" outside any."""
+    given = os.environ.get
+    if given("SLURM_JOB_ID"):
+        return f"slurm {given('SLURM_JOB_ID')}.{given('SLURM_STEP_ID', '')}"
+    return next((f"{name} {given(name)}" for name in ("PBS_JOBID", "LSB_JOBID") if given(name)), "")
 
 
 def _settings(file: Path | None, threads: int | None, interop: int | None) -> dict[str, Any]:

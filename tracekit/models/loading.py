@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tracekit.analysis.loading import LoaderCosts
-from tracekit.analysis.probes import Probe
+from tracekit.analysis.probes import Probe, Seen
 from tracekit.models.loader_epochs import (
     BOOT_S,
     CHEAPEST,
@@ -44,9 +44,10 @@ _TOGETHERS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
 _REPLAYED_WELL = 0.045
 
 # By how much the replay misses the ratio of two settings at 19 of 20 points of `benchmarks/loading.py` on 2 virtual
-# CPUs (at half of them: 0.04), where the machine wanders by some percent meanwhile; on a calmer day it was 0.13. Every
-# range is at least so wide.
-MODEL_ERROR = 0.18
+# CPUs (at half of them: 0.035), where the machine wanders by some percent meanwhile. Every range is at least so wide.
+MODEL_ERROR = 0.15
+# By how much the logarithms of the time of one loop differ from minute to minute, at 19 of 20 points there.
+APART = 0.15
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     taken to miss of the others too.
     """
     current, measured = settings_of(costs), measured_time(costs)
+    if probe is not None and probe.alone and measured > 0:
+        probe = _with_its_pace(probe, measured)
     now = current.workers, current.prefetch if current.workers else 0
     seen = {now: Forecast(current, measured, measured, measured, seen=True)}
     startup = _startup(costs, probe)
@@ -113,6 +116,14 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         if fits(costs, workers, prefetch)
     ]
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
+
+
+def _with_its_pace(probe: Probe, measured: float) -> Probe:
+    """A probe that ran by itself, with how many times longer than `measured` its batches took."""
+    settings, took = probe.costs.settings, measured_time(probe.costs)
+    if took <= 0:
+        return probe
+    return replace(probe, seen=[Seen(settings.num_workers, settings.prefetch_factor or 0, took / measured, APART)])
 
 
 def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tracekit.record.wire import SHARES, UNKNOWN, Kind
+from tracekit.record.wire import BUCKET, CALL, SHARES, UNKNOWN, Kind
 from tracekit.run.schema import TABLES
 
 _DIRECTIONS = pa.array(["", "forward", "backward"])
@@ -141,15 +141,32 @@ def _read(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object
 
 
 def _collective(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    start = records["start"] + records["d"]
     return {
+        "start_ns": start + offset,
+        "duration_ns": np.maximum(records["end"] - start, 0),
         "op": _words(records["name"], words),
-        "group": _words(records["a"], words),
+        "group": _words(records["a"] & UNKNOWN, words),
         "sequence": records["b"],
         "bytes": records["c"],
-        "dtype": _words(records["d"], words),
-        "is_async": records["depth"] != 0,
+        "dtype": _words(records["a"] >> 32, words),
+        "is_async": records["direction"] != CALL,
+        "bucket": np.maximum(records["direction"].astype(np.int32) - BUCKET, -1),
         "ready_ns": records["start"] + offset,
+        "unsure_ns": records["depth"].astype(np.int64),
     }
+
+
+def _entered(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {
+        "op": _words(records["name"], words),
+        "group": _words(records["a"] & UNKNOWN, words),
+        "sequence": records["b"],
+    }
+
+
+def _change(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
+    return {"phase": _words(records["name"], words), "cpu_ns": records["a"], "delayed_ns": records["b"]}
 
 
 _CONVERTERS: dict[Kind, tuple[str, Callable[[np.ndarray, pa.Array, int], dict[str, object]]]] = {
@@ -160,4 +177,6 @@ _CONVERTERS: dict[Kind, tuple[str, Callable[[np.ndarray, pa.Array, int], dict[st
     Kind.SAMPLE: ("samples", _sample),
     Kind.READ: ("reads", _read),
     Kind.COLLECTIVE: ("collectives", _collective),
+    Kind.CHANGE: ("changes", _change),
+    Kind.ENTERED: ("unfinished", _entered),
 }

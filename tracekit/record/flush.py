@@ -12,7 +12,7 @@ from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
 from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
-from tracekit.run.manifest import Loader, Manifest, Overhead, Torch
+from tracekit.run.manifest import Loader, Manifest, Overhead, Torch, Wrapped
 from tracekit.run.writer import PartWriter
 from tracekit.settings.inside import is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
@@ -49,7 +49,7 @@ class Flusher:
     def __init__(self, run: Path, manifest: Manifest, spools: SpoolFolder, root_pid: int | None) -> None:
         self._manifest = manifest
         self._spools = spools
-        self._writer = PartWriter(run, manifest.host)
+        self._writer = PartWriter(run, manifest.host, manifest.first_process)
         self._ledger = Ledger.load(spools.folder)
         self._writer.discard_after(self._ledger.last_part)
         self.processes = Processes(spools, root_pid, self._ledger.processes)
@@ -109,7 +109,7 @@ class Flusher:
 
     def _convert_window(self, spool: Spool, number: int, shift_ns: int, rows: _Rows) -> Path:
         path = spool.window(number)
-        what = f"profiler window {number} of process {spool.process}"
+        what = f"profiler window {number} of process {self._manifest.first_process + spool.process}"
         if not path.exists():
             self._manifest.add_missing(what, "its trace is gone", lost=True)
         else:
@@ -128,6 +128,11 @@ class Flusher:
         """Take everything that is left, of ended and of still living processes, and write who they were."""
         while self.flush(now):
             pass
+        for spool in self._spools.spools.values():
+            for name, table in convert.tables(
+                spool.entered(), spool.names, spool.process, self._manifest.clock_offset_ns
+            ).items():
+                self._writer.write(name, table)
         self._writer.write("processes", self.processes.table(self._manifest.host, self._manifest.clock_offset_ns, now))
         self._account()
 
@@ -139,7 +144,7 @@ class Flusher:
         most_steps = max((_steps(status) for _, status in told if not _is_worker(status)), default=0)
         taken: set[str] = set()
         for spool, status in told:
-            who = f" in process {spool.process}"
+            who = f" in process {manifest.first_process + spool.process}"
             failure = spool.failure()
             if failure:
                 manifest.add_missing("everything" + who, f"the recorder could not start there: {failure}", lost=True)
@@ -161,6 +166,7 @@ class Flusher:
                 main_loop_steps = _steps(status)
                 manifest.torch = Torch(**facts["torch"])
                 manifest.loaders = _loaders(facts.get("loaders"))
+                manifest.ddp = _wrapped(facts.get("ddp"))
                 shares = status.get("overhead", {})
                 manifest.overhead = Overhead(
                     budget=manifest.overhead.budget,
@@ -180,6 +186,14 @@ def _loaders(facts: Any) -> dict[str, Loader]:
         with contextlib.suppress(msgspec.ValidationError):
             found[str(name)] = msgspec.convert(told, Loader, strict=False)
     return found
+
+
+def _wrapped(facts: Any) -> list[Wrapped]:
+    """What a process said of its models under DistributedDataParallel."""
+    try:
+        return msgspec.convert(facts or [], list[Wrapped])
+    except msgspec.ValidationError:
+        return []
 
 
 def _is_worker(status: dict[str, Any]) -> bool:

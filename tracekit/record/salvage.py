@@ -25,7 +25,7 @@ def salvage(run: Path) -> list[str]:
     done = []
     for path in sorted((run / "manifest").glob("*.json")):
         manifest = Manifest.load(path)
-        if manifest.ended_ns is None and manifest.host == os.uname().nodename:
+        if manifest.ended_ns is None and manifest.is_on(os.uname().nodename):
             done += _salvage_host(run, manifest)
     return done
 

@@ -60,6 +60,15 @@ class Spool:
         self._read_names()
         return np.concatenate(batches) if batches else np.empty(0, dtype=_RECORD_TYPE), segment, offset
 
+    def entered(self) -> np.ndarray:
+        """The communication that the process is in, a record or none; to be converted with its names."""
+        self._read_names()
+        try:
+            data = np.fromfile(self.folder / f"{self.stem}.entered", dtype=_RECORD_TYPE)
+        except OSError:
+            return np.empty(0, dtype=_RECORD_TYPE)
+        return data[data["kind"] != 0]
+
     def go_on_from(self, segment: int, offset: int) -> None:
         """Forget what lies before: its segments are deleted."""
         for number in range(self.segment, segment):

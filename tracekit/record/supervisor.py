@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tracekit
+from tracekit.errors import RunError
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
 from tracekit.record.machine import cpus_for, refuse_elsewhere
-from tracekit.run.folder import create_run, process_started
+from tracekit.run.folder import leave, process_started, take_part
 from tracekit.run.manifest import Manifest, Overhead
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Options:
     command: list[str]
     output: Path
     force: bool = False
+    job: str = ""  # whose supervisors, one on each node, share the run
     condition: str = "baseline"
     settings: dict[str, Any] = field(default_factory=dict)
     overhead: float = 0.01
@@ -60,9 +62,13 @@ def record(options: Options) -> Outcome:
     cpus_for(options.settings)
     spool: Path | None = None
     try:
-        run = create_run(options.output, options.force)
         spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
-        manifest = _new_manifest(options, run, spool)
+        manifest = _new_manifest(options, spool)
+        try:
+            run = take_part(options.output, manifest, options.force)
+        except RunError:
+            shutil.rmtree(spool, ignore_errors=True)
+            raise
         collectors = _load_collectors(options.collectors, manifest)
         write_session(spool, options, collectors)
         manifest.save(manifest.path_in(run))
@@ -83,7 +89,7 @@ def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, c
     except BaseException:
         witness.dismiss()
         shutil.rmtree(spool, ignore_errors=True)
-        shutil.rmtree(run, ignore_errors=True)
+        leave(run, manifest)
         raise
     helper = _Recorder(run, spool, manifest, options, collectors, child)
     helper.start()
@@ -161,13 +167,15 @@ class _Recorder(threading.Thread):
         return None
 
 
-def _new_manifest(options: Options, run: Path, spool: Path) -> Manifest:
+def _new_manifest(options: Options, spool: Path) -> Manifest:
     from tracekit.record.machine import describe_cpu, describe_memory, gpus
 
     return Manifest(
         tracekit=tracekit.__version__,
-        run=_in_utf8(run.name),
+        run=_in_utf8(options.output.name),
         host=os.uname().nodename,
+        node=os.uname().nodename,
+        job=options.job,
         command=[_in_utf8(word) for word in options.command],
         directory=_in_utf8(os.getcwd()),
         condition=options.condition,

@@ -7,6 +7,7 @@ All files of one process share a stem, `<pid>-<start>`:
     <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
+    <stem>.entered        one record, mapped: the communication that a rank is in; its kind is 0 where it is in none
     <stem>.<n>.window     the raw Kineto trace of profiler window n
 
 A record is committed by its last field: `kind` is written last and is never 0.
@@ -32,6 +33,9 @@ MOST_SHAPES = 16
 SHARES, UNKNOWN_SHARE, UNKNOWN = 10_000, 0xFFFF, 0xFFFFFFFF
 
 FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
+# Those of a collective: the program waited in the call, or went on; or it is bucket number `direction - BUCKET` of a
+# backward pass.
+CALL, ASYNC_CALL, BUCKET = 0, 1, 2
 
 
 class Kind(IntEnum):
@@ -54,9 +58,14 @@ class Kind(IntEnum):
     SAMPLE = 15  # a sample was made; a: turn of its batch; b: iteration; c: its index, -1 unknown; d: CPU time
     # Something was read for a batch; name: path; a: offset, -1 unknown; b: bytes; c: CPU time of the thread
     READ = 16
-    COLLECTIVE = (
-        7  # name: op; a: id of the group's name; b: sequence; c: bytes; d: id of the dtype's name; depth: 1 when async
-    )
+    # Ranks communicate, from when they could; name: op; a: id of the group's name and, above bit 32, of the dtype's;
+    # b: sequence, -1 where not all of the group take part; c: bytes; d: after so long it was begun; depth: by how much
+    # the end may be earlier, -1 it was not seen; direction: how
+    COLLECTIVE = 7
+    ENTERED = 18  # what a rank was in when it came to nothing more; fields as of COLLECTIVE, but no end
+    # From here on the loop of a rank is in a phase; name: of the phase, "" not known; a: CPU time of its thread; b: for
+    # how long it has waited for a CPU, -1 unknown
+    CHANGE = 17
     BLOCK = (
         9  # a block of an exploration; name: condition; a: its number; b: round; c: transition steps; d: 1 to drop it
     )

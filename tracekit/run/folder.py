@@ -9,11 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.errors import RunError
 
+if TYPE_CHECKING:
+    from tracekit.run.manifest import Manifest
+
 DEFAULT_DIRECTORY = "tracekit-runs"
 STUDY_FILE = "study.json"
+PROCESSES_OF_A_HOST = 1 << 20  # of each supervisor of a run
 PROBE = "probe"  # below a run: runs of its command with other loader settings (`probes`)
 
 
@@ -47,16 +52,56 @@ def create_run(path: Path, force: bool = False) -> Path:
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(path.parent):
-        if os.path.lexists(path):
-            if not force:
-                raise RunError(f"{path}: exists already, will not overwrite it without --force")
-            _remove_run(path)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            raise RunError(f"{path}: was made by another just now; choose another --output") from None
-        (path / "manifest").mkdir()
-        (path / "tables").mkdir()
+        return _create(path, force)
+
+
+def take_part(path: Path, manifest: "Manifest", force: bool = False) -> Path:
+    """Make the run directory, or take part in the one that another supervisor of the same job has made, and put the
+    manifest there; its `host` and the numbers of its processes become such that nobody else has them.
+
+    Raises RunError and OSError as `create_run` does.
+    """
+    path = Path(os.path.abspath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone_in(path.parent):
+        others = _supervisors(path) if manifest.job else []
+        same_job = [each for each in others if each.job == manifest.job]
+        was_here = any(each.is_on(manifest.node) and each.ended_ns is not None for each in same_job)
+        if not same_job or was_here:
+            others = []
+            _create(path, force)
+        taken = {each.host for each in others}
+        names = (manifest.host, *(f"{manifest.host}.{number}" for number in range(2, len(others) + 2)))
+        manifest.host = next(name for name in names if name not in taken)
+        manifest.first_process = max((each.first_process + PROCESSES_OF_A_HOST for each in others), default=0)
+        manifest.save(manifest.path_in(path))
+    return path
+
+
+def leave(path: Path, manifest: "Manifest") -> None:
+    """Nothing was recorded: remove the manifest, and the run where nobody else takes part in it."""
+    manifest.path_in(path).unlink(missing_ok=True)
+    if not is_run(path):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _supervisors(path: Path) -> "list[Manifest]":
+    from tracekit.run.manifest import Manifest
+
+    return [Manifest.load(file) for file in sorted((path / "manifest").glob("*.json"))]
+
+
+def _create(path: Path, force: bool) -> Path:
+    if os.path.lexists(path):
+        if not force:
+            raise RunError(f"{path}: exists already, will not overwrite it without --force")
+        _remove_run(path)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        raise RunError(f"{path}: was made by another just now; choose another --output") from None
+    (path / "manifest").mkdir()
+    (path / "tables").mkdir()
     return path
 
 
@@ -100,11 +145,8 @@ def _remove_run(path: Path) -> None:
 
 def is_being_recorded(path: Path) -> bool:
     """Whether a living supervisor on this host writes into the run."""
-    from tracekit.run.manifest import Manifest
-
-    for file in (path / "manifest").glob("*.json"):
-        manifest = Manifest.load(file)
-        if manifest.ended_ns is None and manifest.host == os.uname().nodename:
+    for manifest in _supervisors(path):
+        if manifest.ended_ns is None and manifest.is_on(os.uname().nodename):
             if process_started(manifest.supervisor) == manifest.supervisor_started:
                 return True
     return False

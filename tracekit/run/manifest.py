@@ -74,6 +74,21 @@ class Loader(msgspec.Struct):
     start_method: str = ""  # of its workers, had it any; "" where that is not known
 
 
+class Wrapped(msgspec.Struct):
+    """A model that DistributedDataParallel wraps. `bytes` of `parameters` have gradients; `names` and `sizes`, bytes,
+    of the first of them, in the model's order."""
+
+    bucket_cap_mb: float = 0.0
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool = False
+    parameters: int = 0
+    bytes: int = 0
+    names: list[str] = []
+    sizes: list[int] = []
+
+
 class Overhead(msgspec.Struct):
     """What recording cost, as tracekit estimates it itself.
 
@@ -97,7 +112,10 @@ class Manifest(msgspec.Struct):
     schema: int = MANIFEST_VERSION
     tracekit: str = ""
     run: str = ""
-    host: str = ""
+    host: str = ""  # the node, or a name of its own where the run has several supervisors on one
+    node: str = ""
+    job: str = ""  # whose supervisors share the run
+    first_process: int = 0  # the processes of this host are numbered from here
     command: list[str] = []
     directory: str = ""
     condition: str = "baseline"
@@ -115,6 +133,7 @@ class Manifest(msgspec.Struct):
     memory: Memory = msgspec.field(default_factory=Memory)
     torch: Torch | None = None
     loaders: dict[str, Loader] = {}  # of the process with the most steps
+    ddp: list[Wrapped] = []  # of the process with the most steps
     gpus: list[str] = []
     overhead: Overhead = msgspec.field(default_factory=Overhead)
     profile: str = "auto"
@@ -125,6 +144,9 @@ class Manifest(msgspec.Struct):
         note = Missing(what, why, lost)
         if note not in self.missing:
             self.missing.append(note)
+
+    def is_on(self, node: str) -> bool:
+        return (self.node or self.host) == node
 
     def path_in(self, run: Path) -> Path:
         """Where this host's manifest lies in a run directory."""

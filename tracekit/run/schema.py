@@ -100,7 +100,11 @@ TABLES: dict[str, pa.Schema] = {
     # A file or object that was read for one of these batches, or a part of it. `path` is "" where there were too many;
     # `offset` -1 where it is not known; a request for an object, and the wait for its first byte, have no `bytes`.
     "reads": _table(("path", _NAME), ("offset", pa.int64()), ("bytes", pa.int64()), ("cpu_ns", pa.int64())),
-    # `ready_ns` is when the data could have been sent; equal to `start_ns` for calls made by the program itself.
+    # Communication of ranks. `sequence` counts what a group has done together, alike on all of its ranks; -1 where not
+    # all of them take part. `bucket`: the gradients of DistributedDataParallel, by their turn in a backward pass; -1
+    # for what the program calls itself. `ready_ns` is when the data could have been sent, `start_ns` when it was given
+    # to the backend, after the hook of the program, if it has one. Where the program does not wait the end is when it
+    # was first found done, and may be earlier by `unsure_ns`; -1 where it was not seen, as on devices.
     "collectives": _table(
         ("op", _NAME),
         ("group", _NAME),
@@ -109,7 +113,15 @@ TABLES: dict[str, pa.Schema] = {
         ("dtype", _NAME),
         ("is_async", pa.bool_()),
         ("ready_ns", pa.int64()),
+        ("bucket", pa.int32()),
+        ("unsure_ns", pa.int64()),
     ),
+    # The communication that a rank was in when it came to its end, or the recording did.
+    "unfinished": _table(("op", _NAME), ("group", _NAME), ("sequence", pa.int64())),
+    # Where the loop of a rank of several goes from one phase to the next: loading, forward, backward, communication,
+    # optimizer, other; "" where that is not known until the next row. `cpu_ns` is the CPU time of the thread until
+    # then, `delayed_ns` for how long it has waited for a CPU, -1 unknown.
+    "changes": _table(("phase", _NAME), ("cpu_ns", pa.int64()), ("delayed_ns", pa.int64())),
     # One value of one counter over [start_ns, start_ns + duration_ns]. process -1: the whole machine or job.
     # `source` is the rung of the ladder that the value came from.
     "counters": _table(("counter", _NAME), ("value", pa.int64()), ("source", _NAME)),

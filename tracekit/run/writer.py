@@ -5,6 +5,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.run.parts import host_of, live_parts, number_of
@@ -41,9 +42,10 @@ def _open(schema: pa.Schema, path: Path, level: int) -> pq.ParquetWriter:
 class PartWriter:
     """Appends parts to the tables of one host, and compacts them when recording ends."""
 
-    def __init__(self, run: Path, host: str) -> None:
+    def __init__(self, run: Path, host: str, first_process: int = 0) -> None:
         self._tables = run / "tables"
         self._host = host
+        self._first_process = first_process
         self.last = max((number_of(file) for file in self._own_files()), default=0)
 
     def _own_files(self) -> list[Path]:
@@ -52,7 +54,8 @@ class PartWriter:
     def write(self, name: str, table: pa.Table) -> None:
         """Add a part to a table. Raises OSError when the disk does not take it; nothing is left half-written."""
         if table.num_rows:
-            write_table(table.cast(TABLES[name]), self._tables / name / f"{self._host}-{self.last + 1:06d}.parquet")
+            table = _numbered(table.cast(TABLES[name]), self._first_process)
+            write_table(table, self._tables / name / f"{self._host}-{self.last + 1:06d}.parquet")
             self.last += 1
 
     def discard_after(self, number: int) -> None:
@@ -102,6 +105,16 @@ class PartWriter:
                 os.replace(merged, merged.with_suffix(".parquet"))
             finally:
                 merged.unlink(missing_ok=True)
+
+
+def _numbered(table: pa.Table, first: int) -> pa.Table:
+    """The rows with their processes numbered from `first`; -1 stands for none."""
+    for column in ("process", "parent"):
+        if first and column in table.column_names:
+            numbers = table[column]
+            moved = pc.if_else(pc.greater_equal(numbers, 0), pc.add(numbers, pa.scalar(first, numbers.type)), numbers)
+            table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), moved)
+    return table
 
 
 def _newest(parts: list[Path]) -> int:

@@ -4,6 +4,7 @@ One run has not seen how storage and CPUs serve more workers than it had, and no
 with what seems best and the program as it is take turns. Both are ended when they have been seen.
 """
 
+import math
 import os
 import sys
 import tempfile
@@ -32,10 +33,12 @@ from tracekit.study.turns import patience, take_turns
 # All turns of both: more would tell more, and be more than a look.
 _LASTS_S = 10.0
 # A turn has a dozen batches, as what was read while the others had theirs is in it; of batches so long that each would
-# have less than five turns, fewer, but no less than three.
+# have less than five turns, fewer, but no less than three. Where a program ends before five it is alone: what it makes
+# while it is stopped tells nothing, and that would be most of it.
 _SHORTEST_TURN_S = 0.25
 _BATCHES_PER_TURN, _FEWEST_BATCHES = 12, 3
-_LONG_TURN_S = _LASTS_S / 2 / 5
+_TURNS = 5
+_LONG_TURN_S = _LASTS_S / 2 / _TURNS
 _PREFETCH = 2  # torch's default
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
@@ -101,6 +104,8 @@ class _Sitting:
         what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
         if self._run.manifest.gpus:
             self._say("not side by side: what is stopped leaves its work to the GPU")
+        elif self._whole_s(other) < _TURNS * self._turn_s:
+            self._say("not side by side: it would end before it had turns enough")
         elif self._fit([{}, other]):
             self._say(f"{what} in all, as it is and with {_in_words(other)}, in turns; then both are ended")
             try:
@@ -117,6 +122,16 @@ class _Sitting:
             self._let_run([other], _LASTS_S, self._patience_s)
         except TimeoutError as error:
             raise StudyError(f"{command} with {_in_words(other)} does not work: {error}") from error
+
+    def _whole_s(self, other: Cells) -> float:
+        """How long the whole program may take with other settings, at least, s."""
+        shortest_ms = (
+            loader.batches * each.low_ms
+            for loader in analyze(self._run).loaders
+            for each in loader.forecasts
+            if other.get(loader.loader) == (each.num_workers, each.prefetch_factor)
+        )
+        return max(shortest_ms, default=math.inf) / 1e3
 
     def _fit(self, conditions: list[Cells]) -> bool:
         """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""

@@ -1,0 +1,90 @@
+"""Whether the rank and the phase that make the others wait are named: delays planted in data-parallel training.
+
+    python benchmarks/delays.py [--json] [--clean 10]
+
+A delay of a twentieth of a step and more is planted in each phase, of one rank or in turns, on 2 and on 4 ranks, as
+sleeping and as computing; `right` where it is the first cause named. Runs without any delay are to name nobody;
+`most_clean` is the largest share of a step that a phase of theirs was blamed for (lower bound), which `NOTABLE` in
+`tracekit/analysis/delays.py` must exceed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _side_by_side import TRACEKIT, progress
+
+from tracekit.analysis import delays
+from tracekit.analysis.clocks import aligned
+from tracekit.analysis.meetings import PHASES, find_meetings
+from tracekit.run.reader import open_run
+
+PROGRAM = str(Path(__file__).parent.parent / "tests" / "integration" / "programs" / "late_ranks.py")
+STEPS, SHARE = 200, 0.06
+PLANTED = ["loading", "forward", "backward", "optimizer", "communication"]
+
+
+def torchrun(ranks: int, *flags: str) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*launcher, PROGRAM, "--steps", str(STEPS), *flags]
+
+
+def step_ms(ranks: int) -> float:
+    """The usual step without any delay."""
+    done = subprocess.run(torchrun(ranks), check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]], float]:
+    """The causes that are named, and the largest lower bound of what a phase was blamed for, as a share of a step."""
+    run = f"{folder}/run"
+    subprocess.run([*TRACEKIT, "record", "-q", "--force", "-o", run, "--", *torchrun(ranks, *flags)], check=True,
+                   capture_output=True)  # fmt: skip
+    done = subprocess.run([*TRACEKIT, "analyze", "--json", run], check=True, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    causes = [each["evidence"] for each in report["findings"] if each["id"] == "delay.root_cause"]
+    meetings, _ = aligned(next(find_meetings(open_run(run))))
+    return causes, max(delays.least_shares(meetings, report["steps"]["median_ms"] * 1e6)[name] for name in PHASES)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--clean", type=int, default=10, help="runs without any delay, on 2 ranks and on 4")
+    options = parser.parse_args()
+    planted: list[dict[str, Any]] = []
+    clean: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in (2, 4):
+            late_ms = SHARE * step_ms(ranks)
+            for number, phase in enumerate(PLANTED):
+                for late in (str(ranks - 1), "turns"):
+                    busy = ["--busy"] * ((number + (late == "turns")) % 2)
+                    flags = ["--phase", phase, "--late", late, "--ms", f"{late_ms:.3f}", *busy]
+                    causes, _ = recorded(ranks, folder, *flags)
+                    wanted = {ranks - 1} if late != "turns" else set(range(ranks))
+                    named = {each["rank"] for each in causes if each["phase"] == phase}
+                    right = bool(causes) and causes[0]["phase"] == phase and named == wanted
+                    planted.append({"ranks": ranks, "phase": phase, "late": late, "busy": bool(busy), "right": right,
+                                    "named": [[each["rank"], each["phase"]] for each in causes]})  # fmt: skip
+                    progress(f"{ranks} ranks, {phase} of {late}: {'right' if right else causes}")
+            for _ in range(options.clean):
+                causes, most = recorded(ranks, folder)
+                clean.append({"ranks": ranks, "named": [[e["rank"], e["phase"]] for e in causes], "most": most})
+                progress(f"{ranks} ranks, clean: {clean[-1]}")
+    found = {
+        "planted": len(planted),
+        "right": sum(each["right"] for each in planted),
+        "clean": len(clean),
+        "clean_named": sum(bool(each["named"]) for each in clean),
+        "most_clean": max((each["most"] for each in clean), default=None),
+    }
+    print(json.dumps({**found, "each": planted + clean}, indent=2) if options.json else found)
+
+
+if __name__ == "__main__":
+    main()

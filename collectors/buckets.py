@@ -1,0 +1,275 @@
+"""The gradient buckets of DistributedDataParallel: when each was ready, sent, and back.
+
+Its reducer is C++ code that gives each bucket to the process group. It gets a group of ours over the same backends,
+which notes the time and passes the bucket on: so the sums are those of the program, bit by bit. A communication hook of
+ours would not be: without one the reducer divides while it copies, or in the bucket, as the case may be, and with one
+not at all. A hook that the program has is timed around.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns as clock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tracekit.record.wire import ASYNC_CALL, BUCKET
+
+from .agent import Agent
+from .in_flight import InFlight, Sent
+from .patching import Patches
+from .phase_clock import COMMUNICATION, FORWARD
+
+if TYPE_CHECKING:
+    from .collectives import Collectives, Groups
+
+_MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
+_MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
+
+
+@dataclass
+class _Pass:
+    """The buckets of one model in the backward pass that is under way, and how many the one before had."""
+
+    seen: int = 0
+    before: int = -1
+
+
+class Buckets:
+    """Watches all models that DistributedDataParallel wraps."""
+
+    def __init__(self, agent: Agent, collectives: "Collectives", groups: "Groups", in_flight: InFlight) -> None:
+        self._agent, self._collectives, self._groups, self._in_flight = agent, collectives, groups, in_flight
+        self._patches = Patches()
+        self._is_off = False
+        self._passes: list[_Pass] = []
+        spool = agent.spool
+        self._bucket, self._used = spool.intern("bucket"), spool.intern("used parameters")
+        self._configurations: list[dict[str, object]] = []
+
+    def hook(self, module: ModuleType) -> None:
+        """`module` is torch.nn.parallel.distributed, which finds the reducer in torch.distributed."""
+        distributed, ddp = module.dist, module.DistributedDataParallel
+        if not hasattr(distributed, "Reducer"):
+            return
+        self._group_class = _group_class(distributed.ProcessGroup, self)
+        self._original = distributed.Reducer
+        distributed.Reducer = self._reducer = _reducer_class(distributed.Reducer, self)
+        self._distributed = distributed
+        self._patches.replace(distributed, "_register_comm_hook", self._timed_registration)
+        self._patches.replace(ddp, "__init__", self._described)
+        self._patches.replace(ddp, "forward", self._in_forward)
+        if hasattr(ddp, "_distributed_broadcast_coalesced"):
+            self._patches.replace(ddp, "_distributed_broadcast_coalesced", self._timed_broadcast)
+        self._agent.after_backward.append(self._backward_ended)
+        self._agent.facts_now.append(self._facts)
+        self._agent.after_fork.append(self._configurations.clear)
+
+    def off(self) -> None:
+        self._is_off = True
+        self._patches.undo()
+        if self._distributed.Reducer is self._reducer:
+            self._distributed.Reducer = self._original
+
+    # The reducer's group.
+
+    def group_for(self, value: Any) -> Any:
+        """Ours in place of a group; anything else as it is."""
+        if self._is_off or not isinstance(value, self._distributed.ProcessGroup):
+            return value
+        try:
+            state = _Pass()
+            group = self._group_class(value, state)
+            self._passes.append(state)
+            return group
+        except Exception as error:
+            self._agent.note_missing(
+                "the gradient buckets of DistributedDataParallel",
+                f"its process group cannot be watched in this torch ({type(error).__name__}: {error})"[:200],
+            )
+            return value
+
+    def reduced(self, group: Any, state: _Pass, tensors: Any, ready: int, work: Any) -> None:
+        """The reducer has sent something."""
+        if self._is_off:
+            return
+        try:
+            tensor, begun = tensors[0], clock()
+            is_gradient = tensor.is_floating_point() or tensor.is_complex()
+            op, how = self._used, ASYNC_CALL
+            if is_gradient:
+                op, how = self._bucket, self._number(state)
+            self._add(op, group, tensor, ready, ready, how, work.is_completed)
+            if is_gradient and state.seen == state.before and self._agent.phases is not None:
+                self._agent.phases.enter(COMMUNICATION)  # all gradients are there, as far as is known
+            self._agent.governor.spent_ns += clock() - begun
+        except Exception as error:
+            self._agent.fail("collectives", error)
+
+    def _number(self, state: _Pass) -> int:
+        state.seen += 1
+        return BUCKET + min(state.seen - 1, _MOST_BUCKETS)
+
+    def _add(
+        self, op: int, group: Any, tensor: Any, ready: int, begun: int, how: int, is_done: Callable[[], bool]
+    ) -> None:
+        spool, name = self._agent.spool, self._groups.name(group)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        words = spool.intern(name) | spool.intern(dtype) << 32
+        size = tensor.numel() * tensor.element_size()
+        sequence = self._groups.next_sequence(name)
+        sent = Sent(op, ready, begun, words, sequence, size, how, tensor.device.type != "cpu")
+        if self._collectives.entered is not None:
+            self._collectives.entered.begin(op, words, sequence)
+        self._in_flight.look()
+        self._in_flight.add(sent, is_done)
+
+    def _backward_ended(self) -> None:
+        for state in self._passes:
+            if state.seen:
+                state.before, state.seen = state.seen, 0
+        self._in_flight.look()
+        if self._collectives.entered is not None and self._in_flight.is_empty:
+            self._collectives.entered.end()
+
+    # Hooks of the program.
+
+    def _timed_registration(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
+            try:
+                hook = self._timed_hook(hook, reducer)
+            except Exception as error:
+                self._agent.fail("collectives", error)
+            return original(reducer, state, hook)
+
+        return _register_comm_hook
+
+    def _timed_hook(self, original: Callable[..., Any], reducer: Any) -> Callable[..., Any]:
+        group = getattr(reducer, "_tracekit", (None, None))[0]
+        state = _Pass()
+        self._passes.append(state)
+
+        def hook(of_program: Any, bucket: Any) -> Any:
+            phases, ready = self._agent.phases, clock()
+            if phases is not None:
+                phases.enter(COMMUNICATION)
+            try:
+                future = original(of_program, bucket)
+            finally:
+                begun = clock()
+                # When all gradients are there, what is left of the backward pass is waiting for the buckets.
+                if phases is not None and not bucket.is_last():
+                    phases.leave(COMMUNICATION)
+            if not self._is_off:
+                try:
+                    self._add(self._bucket, group, bucket.buffer(), ready, begun, self._number(state), future.done)
+                    self._agent.governor.spent_ns += clock() - begun
+                except Exception as error:
+                    self._agent.fail("collectives", error)
+            return future
+
+        return hook
+
+    # The model.
+
+    def _described(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
+            original(model, *args, **kwargs)
+            try:
+                self._configurations.append(_configuration(model))
+                self._agent.write_status()
+            except Exception as error:
+                self._agent.fail("collectives", error)
+
+        return __init__
+
+    def _facts(self) -> dict[str, object]:
+        return {"ddp": self._configurations} if self._configurations else {}
+
+    def _in_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        agent = self._agent
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            phases = agent.phases
+            if phases is None:
+                return original(*args, **kwargs)
+            phases.enter(FORWARD)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                phases.leave(FORWARD)
+
+        return forward
+
+    def _timed_broadcast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Buffers that rank 0 gives to all: those of batch norms, before each forward pass."""
+        op = self._agent.spool.intern("broadcast of buffers")
+
+        def _distributed_broadcast_coalesced(model: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._collectives.timed(op, model.process_group, (tensors,)):
+                return original(model, tensors, *args, **kwargs)
+
+        return _distributed_broadcast_coalesced
+
+
+def _configuration(model: Any) -> dict[str, object]:
+    """How a model was wrapped, and its parameters in the order in which it has them."""
+    named = [(name, each) for name, each in model.module.named_parameters() if each.requires_grad]
+    told = named[:_MOST_PARAMETERS]
+    return {
+        "bucket_cap_mb": getattr(model, "bucket_bytes_cap", 0) / (1 << 20),
+        "gradient_as_bucket_view": bool(getattr(model, "gradient_as_bucket_view", False)),
+        "static_graph": bool(getattr(model, "static_graph", False)),
+        "find_unused_parameters": bool(getattr(model, "find_unused_parameters", False)),
+        "broadcast_buffers": bool(getattr(model, "broadcast_buffers", False)),
+        "parameters": len(named),
+        "bytes": sum(each.numel() * each.element_size() for _, each in named),
+        "names": [name for name, _ in told],
+        "sizes": [each.numel() * each.element_size() for _, each in told],
+    }
+
+
+def _group_class(base: Any, buckets: Buckets) -> Any:
+    """A process group over the backends of another one; what the reducer reduces is seen."""
+
+    class Watched(base):  # type: ignore[misc]
+        def __init__(self, group: Any, state: _Pass) -> None:
+            super().__init__(group.rank(), group.size())
+            self._group, self._state = group, state
+            for number, device in enumerate(group._device_types):
+                backend = group._get_backend(device)
+                kind = getattr(base.BackendType, backend.name().upper(), base.BackendType.CUSTOM)
+                if number == 0:
+                    self._set_default_backend(kind)
+                self._register_backend(device, kind, backend)
+
+        def allreduce(self, tensors: Any, *options: Any) -> Any:
+            ready = clock()
+            work = self._group.allreduce(tensors, *options)
+            buckets.reduced(self._group, self._state, tensors, ready, work)
+            return work
+
+        def getRank(self) -> Any:
+            return self._group.rank()
+
+        def getSize(self) -> Any:
+            return self._group.size()
+
+        def getBackendName(self) -> Any:
+            return self._group.name()
+
+    return Watched
+
+
+def _reducer_class(base: Any, buckets: Buckets) -> Any:
+    """The reducer with a group of ours, which lives as long as it does."""
+
+    class Reducer(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            given = [buckets.group_for(each) for each in args]
+            named = {name: buckets.group_for(each) for name, each in kwargs.items()}
+            super().__init__(*given, **named)
+            both = zip((*args, *kwargs.values()), (*given, *named.values()), strict=True)
+            self._tracekit: tuple[Any, Any] = next((pair for pair in both if pair[0] is not pair[1]), (None, None))
+
+    Reducer.__name__, Reducer.__qualname__, Reducer.__module__ = base.__name__, base.__qualname__, base.__module__
+    return Reducer

@@ -1,0 +1,89 @@
+"""Communication that goes on beside the program, until it is found done.
+
+Nothing of ours is called when it is: a callback would need Python in a thread of the backend, and Python may be gone by
+then. Somebody looks wherever the program comes by anyway, so the end is known but for the time since the last look.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING
+
+from tracekit.record.wire import Kind
+
+from .spool import threads
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+NOT_SEEN = -1
+_LONGEST_UNSURE = 2**31 - 1  # what a record has room for
+_MOST = 1024  # of a program that never waits for what it begins
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a record says of communication, but for its end: times are CLOCK_MONOTONIC ns."""
+
+    op: int
+    ready: int
+    begun: int
+    group_and_dtype: int
+    sequence: int
+    size: int
+    how: int
+    on_device: bool = False  # whose work is not asked: that could be no time for it, as while a graph is captured
+
+
+class InFlight:
+    """What was begun and has not been found done."""
+
+    def __init__(self, agent: "Agent") -> None:
+        self._note = agent.spool.note
+        self._works: deque[tuple[Sent, Callable[[], bool], int]] = deque()
+
+    def add(self, sent: Sent, is_done: Callable[[], bool]) -> None:
+        if len(self._works) < _MOST and not sent.on_device:
+            self._works.append((sent, is_done, sent.begun))
+        else:
+            self.note(sent, sent.begun, NOT_SEEN)
+
+    def look(self) -> None:
+        """Note what is done by now."""
+        works = self._works
+        for _ in range(len(works)):
+            try:
+                sent, is_done, not_before = works.popleft()
+            except IndexError:  # another thread looks too
+                return
+            now = clock()
+            if is_done():
+                self.note(sent, now, min(now - not_before, _LONGEST_UNSURE))
+            else:
+                works.append((sent, is_done, now))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._works
+
+    def give_up(self) -> None:
+        """The program ends: what is not done by now was not seen to end."""
+        self.look()
+        while self._works:
+            sent = self._works.popleft()[0]
+            self.note(sent, sent.begun, NOT_SEEN)
+
+    def forget(self) -> None:
+        """In a forked child, whose parent's works these are."""
+        self._works.clear()
+
+    def note(self, sent: Sent, end: int, unsure: int) -> None:
+        """Note communication that has ended."""
+        held = sent.begun - sent.ready
+        self._note(
+            (
+                sent.op, threads.current().tid, sent.ready, end, sent.group_and_dtype, sent.sequence, sent.size, held,
+                unsure, sent.how, int(Kind.COLLECTIVE),
+            )
+        )  # fmt: skip

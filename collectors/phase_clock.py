@@ -1,0 +1,103 @@
+"""In which phase the loop of a rank is, and what its thread has had of the CPU at each change.
+
+Ranks wait for each other, so each step of all of them is as long as that of the slowest. Whose delay it was, and in
+which phase, is told by how long each rank took for its own work; and what it was only kept from the CPU is no work.
+"""
+
+import os
+from threading import get_ident
+from time import perf_counter_ns as clock
+from time import thread_time_ns as cpu_clock
+from typing import TYPE_CHECKING
+
+from tracekit.record.wire import Kind
+
+from .spool import threads
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+LOADING, FORWARD, BACKWARD = "loading", "forward", "backward"
+COMMUNICATION, OPTIMIZER, OTHER = "communication", "optimizer", "other"
+NOT_KNOWN = ""
+
+_CHANGE = int(Kind.CHANGE)
+# Of the budget, as much as changes may cost; of shorter steps some are left out.
+_SHARE = 0.25
+# The first steps are followed whatever it costs, so that what a change costs is known.
+_FIRST_STEPS = 32
+# Which steps are followed must be the same on all ranks, and no rank must fall into step with them: by a hash.
+_SPREAD, _RANGE = 0x9E3779B1, 1 << 32
+
+
+class PhaseClock:
+    """Notes the changes on the thread that makes it, which has to be the one that runs the loop."""
+
+    def __init__(self, agent: "Agent") -> None:
+        self._agent = agent
+        self._words = {
+            phase: agent.spool.intern(phase)
+            for phase in (LOADING, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER, NOT_KNOWN)
+        }
+        self._thread = get_ident()
+        self._open: list[str] = []
+        self._step = -1
+        self._follows, self._followed = True, 0
+        self._spent_ns = 0
+        try:
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._schedstat = -1
+
+    def enter(self, phase: str) -> None:
+        """The loop goes into a phase, from which it comes back."""
+        if get_ident() == self._thread:
+            self._open.append(phase)
+            self._change(phase)
+
+    def leave(self, phase: str) -> None:
+        """It has come back, also out of what was entered meanwhile and never left."""
+        if get_ident() == self._thread and phase in self._open:
+            while self._open.pop() != phase:
+                pass
+            self._change(self._open[-1] if self._open else OTHER)
+
+    def stop(self) -> None:
+        """In a forked child, or where the collector is off."""
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
+
+    def _change(self, phase: str) -> None:
+        began = clock()
+        governor = self._agent.governor
+        if governor.steps != self._step:
+            self._step = governor.steps
+            followed, self._follows = self._follows, self._is_followed()
+            self._followed += self._follows
+            if followed and not self._follows:
+                self._note(NOT_KNOWN, began)
+        if self._follows:
+            self._note(phase, began)
+        spent = clock() - began
+        self._spent_ns += spent
+        governor.spent_ns += spent
+
+    def _note(self, phase: str, now: int) -> None:
+        what = (self._words[phase], threads.current().tid, now, now, cpu_clock(), self._delayed(), 0, 0, 0, 0, _CHANGE)
+        self._agent.spool.note(what)
+
+    def _is_followed(self) -> bool:
+        governor = self._agent.governor
+        if self._followed < _FIRST_STEPS:
+            return True
+        allowed = governor.typical_step_ns * governor.budget * _SHARE
+        cost = self._spent_ns / self._followed
+        return self._step * _SPREAD % _RANGE < allowed / cost * _RANGE
+
+    def _delayed(self) -> int:
+        # At a place: should the program have closed our file and opened another one, nothing of that is lost.
+        try:
+            return int(os.pread(self._schedstat, 64, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            return -1

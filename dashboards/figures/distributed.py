@@ -1,0 +1,99 @@
+"""Ranks that wait for each other: who waited when and why, and how well they work together."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from tracekit.analysis.meetings import Meetings
+from tracekit.dashboards.figures import text
+from tracekit.dashboards.figures.base import styled
+from tracekit.dashboards.figures.colors import ACCENT, LINES, MUTED, PHASE_COLORS
+
+_LANE = 30
+_WORK, _TRANSFER, _UNKNOWN = "its own work", "transfer", "waiting, cause not known"
+_TREE = {"parallel": 0, "load balance": 1, "communication": 1, "serialization": 2, "transfer": 2}  # how deep each is
+_INDENT = "· "
+
+
+def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last: int) -> go.Figure:
+    """A lane per rank with what it did between the meetings `first` to `last`; waiting in the colour of the phase that
+    the last one was late by, as `causes` tells by meeting."""
+    origin = int(meetings.left[:, first].min())
+    bars: dict[str, list[tuple[int, int, int, str]]] = {}  # by what it is: lane, begin, length, more words
+
+    def add(what: str, lane: int, begin: int, end: int, words: str = "") -> None:
+        if end > begin:
+            bars.setdefault(what, []).append((lane, begin - origin, end - begin, words))
+
+    for at in range(first + 1, last + 1):
+        came = int(meetings.entered[:, at].max())
+        late = meetings.ranks[int(meetings.last[at])]
+        for lane in range(len(meetings.ranks)):
+            entered, left = int(meetings.entered[lane, at]), int(meetings.left[lane, at])
+            add(_WORK, lane, int(meetings.left[lane, at - 1]), entered)
+            add(_waiting(causes[at]), lane, entered, came, f"for rank {late}")
+            add(_TRANSFER, lane, max(came, entered), left)
+    colors = {_WORK: MUTED, _TRANSFER: LINES[5], _UNKNOWN: LINES[6]}
+    colors |= {_waiting(phase): PHASE_COLORS.get(phase, PHASE_COLORS["loading wait"]) for phase in set(causes) - {""}}
+    figure = go.Figure()
+    for what, drawn in bars.items():
+        lanes, begins, lengths, words = zip(*drawn, strict=True)
+        figure.add_trace(
+            go.Bar(
+                name=what,
+                orientation="h",
+                y=list(lanes),
+                base=[begin / 1e6 for begin in begins],
+                x=[length / 1e6 for length in lengths],
+                width=0.7,
+                marker={"color": colors[what], "line": {"width": 0}},
+                hovertext=[
+                    f"<b>{what}</b> {more}<br>{text.duration(length)}"
+                    for length, more in zip(lengths, words, strict=True)
+                ],
+                hovertemplate="%{hovertext}<extra></extra>",
+            )
+        )
+    names = [f"rank {rank}" for rank in meetings.ranks]
+    styled(figure, 110 + _LANE * len(names), showlegend=True, barmode="overlay")
+    figure.update_xaxes(title_text="time (ms)", exponentformat="none")
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.4, -0.6], showgrid=False
+    )
+    return figure
+
+
+def _waiting(phase: str) -> str:
+    return f"waiting, {phase} was late" if phase else _UNKNOWN
+
+
+def efficiency_figure(tree: Mapping[str, float]) -> go.Figure:
+    """POP's efficiencies as bars of percent, each below what it is a factor of."""
+    names = [name for name in _TREE if name in tree]
+    labels = [f"{_INDENT * _TREE[name]}{name}" for name in names]
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            y=list(range(len(names))),
+            x=[100 * tree[name] for name in names],
+            marker={"color": ACCENT, "line": {"width": 0}},
+            text=[f"{tree[name]:.1%}" for name in names],
+            textposition="auto",
+            hoverinfo="skip",
+        )
+    )
+    styled(figure, 84 + 26 * len(names), showlegend=False)
+    figure.update_xaxes(title_text="efficiency (%)", range=[0, 100 * max(1.0, *(tree[name] for name in names))])
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=labels, range=[len(names) - 0.4, -0.6], showgrid=False
+    )
+    return figure
+
+
+def middle_of(meetings: Meetings, count: int) -> tuple[int, int]:
+    """The first and last of so many meetings in the middle of the run."""
+    known = np.flatnonzero(meetings.followed)
+    middle = int(known[len(known) // 2]) if len(known) else meetings.entered.shape[1] // 2
+    first = max(middle - count // 2, 0)
+    return first, min(first + count, meetings.entered.shape[1] - 1)

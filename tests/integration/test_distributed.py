@@ -1,0 +1,172 @@
+"""Ranks: what is recorded of their communication, that it changes nothing, and whose delays are named."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from network_hosts import NetworkHost, network_hosts
+from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, Recorded, plain, record
+
+from tracekit.analysis.clocks import aligned
+from tracekit.analysis.meetings import find_meetings
+from tracekit.analysis.report import analyze
+from tracekit.run.reader import open_run
+
+KINDS = [
+    "plain", "views", "unused", "static", "hook", "compressing hook", "builtin hook", "accumulating", "buffers", "calls"
+]  # fmt: skip
+STEPS = 12
+
+
+def torchrun(ranks: int, *program: str) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*launcher, str(PROGRAMS / program[0]), *program[1:]]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Recorded]:
+    """What all kinds print without a recording, and the recording of them."""
+    command = torchrun(3, "ddp_kinds.py", *KINDS)
+    without, done = plain(command), record(command, tmp_path_factory.mktemp("kinds") / "run")
+    assert without.returncode == done.code == 0, without.stderr + done.err
+    return without.stdout, done
+
+
+def test_recording_changes_no_bit(both: tuple[str, Recorded]) -> None:
+    without, done = both
+    assert done.out == without
+    assert len(done.out.splitlines()) == len(KINDS)
+    failed = [note for note in done.run.missing if "collectives" in note.what or "buckets" in note.what]
+    assert failed == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_bucket_of_every_rank_is_seen(kind: str, both: tuple[str, Recorded]) -> None:
+    of_kinds = both[1].run.sql(
+        "SELECT * FROM (SELECT *, count(*) FILTER (op = 'barrier') OVER (PARTITION BY process ORDER BY ready_ns)"
+        " - (op = 'barrier')::INT AS kind FROM collectives) WHERE kind = $1 ORDER BY process, ready_ns",
+        [KINDS.index(kind)],
+    )
+    buckets = of_kinds[of_kinds["bucket"] >= 0]
+    assert (buckets["ready_ns"] <= buckets["start_ns"]).all()
+    assert buckets["unsure_ns"].between(0, buckets["duration_ns"]).all()
+    first, *others = [list(rows["bucket"]) for _, rows in buckets.groupby("process")]
+    assert len(others) == 2 and all(each == first for each in others)
+    assert first.count(0) == (STEPS // 2 if kind == "accumulating" else STEPS)
+    assert max(first) >= 2
+    of_all = of_kinds[(of_kinds["sequence"] >= 0) & (of_kinds["group"] == "world")]
+    matched = of_all.groupby("sequence").agg({"process": "nunique", "op": "nunique", "bytes": "nunique"})
+    assert (matched == [3, 1, 1]).all(axis=None)
+    if kind == "calls":
+        calls = of_kinds[of_kinds["bucket"] < 0]
+        assert {"all_reduce", "all_gather_object", "barrier"} <= set(calls["op"])
+        assert calls["group"].nunique() == 2 and calls["is_async"].any()
+    if kind == "buffers":
+        broadcast = of_kinds[of_kinds["op"] == "broadcast of buffers"]
+        assert len(broadcast) == 3 * STEPS and (broadcast["bytes"] > 0).all()
+
+
+def test_how_models_are_wrapped_is_in_the_manifest(both: tuple[str, Recorded]) -> None:
+    wrapped = dict(zip(KINDS, both[1].run.manifest.ddp, strict=True))
+    for kind, told in wrapped.items():
+        assert told.bytes == sum(told.sizes) > 0 and len(told.names) == told.parameters
+        assert told.gradient_as_bucket_view == (kind == "views")
+        assert told.find_unused_parameters == (kind == "unused")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("late", ["1", "turns"])
+@pytest.mark.parametrize("phase", ["loading", "forward", "backward", "optimizer", "communication"])
+def test_the_rank_and_phase_of_a_planted_delay_are_named(phase: str, late: str, tmp_path: Path) -> None:
+    planted = ["--phase", phase, "--late", late, "--ms", "3", "--steps", "200"]
+    done = record(torchrun(2, "late_ranks.py", *planted), tmp_path / "run")
+    assert done.code == 0, done.err
+    report = analyze(done.run)
+    causes = [each for each in report.findings if each.id == "delay.root_cause"]
+    assert causes, report.ranks
+    assert causes[0].evidence["phase"] == phase
+    if late == "1":
+        assert causes[0].evidence["rank"] == 1
+    else:
+        assert {each.evidence["rank"] for each in causes if each.evidence["phase"] == phase} == {0, 1}
+
+
+@pytest.mark.alone
+def test_no_rank_is_named_where_none_is_late(tmp_path: Path) -> None:
+    done = record(torchrun(2, "late_ranks.py", "--steps", "200"), tmp_path / "run")
+    report = analyze(done.run)
+    assert [each.title for each in report.findings if each.id == "delay.root_cause"] == []
+    (group,) = [each for each in report.ranks if each.group == "world"]
+    assert group.followed > 0.9
+    tree = group.efficiency
+    assert tree["load balance"] * tree["serialization"] * tree["transfer"] == pytest.approx(tree["parallel"])
+
+
+def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
+    words = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", *torchrun(2, "hanging_ranks.py")]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as recording:
+        assert recording.stdout is not None
+        assert recording.stdout.readline() == b"waiting\n"
+        time.sleep(1)  # the other one is in the all-reduce by then
+        recording.send_signal(signal.SIGTERM)
+        recording.wait(timeout=120)
+    (never,) = [each for each in analyze(open_run(tmp_path / "run")).findings if each.id == "distributed.never_ended"]
+    evidence = {"op": "all_reduce", "sequence": 2, "ranks": [0], "missing": [[1, 1]]}
+    assert json.loads(json.dumps({key: never.evidence[key] for key in evidence})) == evidence
+    assert "rank 1 never came to it" in never.title
+
+
+@contextmanager
+def two_hosts() -> Iterator[list[NetworkHost]]:
+    try:
+        with network_hosts(2) as hosts:
+            yield hosts
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
+
+
+def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned(tmp_path: Path) -> None:
+    """GIVEN a job on two hosts, each with a supervisor and torchrun WHEN both record into one folder THEN it is one run
+    of all ranks; and a clock that goes wrong is found and corrected."""
+    run = tmp_path / "run"
+    with two_hosts() as hosts:
+        recordings = []
+        for number, host in enumerate(hosts):
+            torchrun_here = [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(number),
+                "--nproc-per-node", "1", "--master-addr", hosts[0].address, "--master-port", "29531",
+                str(PROGRAMS / "late_ranks.py"), "--steps", "150", "--width", "128",
+            ]  # fmt: skip
+            words = [*TRACEKIT, "record", "-q", "--job", "one", "-o", str(run), "--", *torchrun_here]
+            environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": host.interface}
+            recordings.append(
+                subprocess.Popen(host.on_it(words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            )
+        ended = [each.communicate(timeout=240) for each in recordings]
+    assert [each.returncode for each in recordings] == [0, 0], ended
+    opened = open_run(run)
+    assert len(opened.manifests) == 2
+    people = opened.sql("SELECT process, rank, host FROM processes WHERE rank >= 0 ORDER BY rank")
+    assert list(people["rank"]) == [0, 1]
+    assert people["process"].nunique() == people["host"].nunique() == 2
+    meetings = next(find_meetings(opened))
+    assert meetings.ranks == [0, 1] and meetings.entered.shape[1] >= 150
+    _, (clock,) = aligned(meetings)
+    # It is one machine, so both have the same clock, and what is told of them is as sure as is said.
+    assert abs(clock.offset_ns) <= abs(clock.unsure_ns) + 50_000
+    own = np.array([False, True])
+    entered, left = meetings.entered.copy(), meetings.left.copy()
+    for times in (entered, left):
+        times[own] += 1_000_000_000 + ((times[own] - times.min()) * 50e-6).astype(np.int64)
+    found, (clock,) = aligned(replace(meetings, entered=entered, left=left))
+    assert np.abs(found.entered - meetings.entered)[1].max() <= abs(clock.unsure_ns) + 50_000
+    report = analyze(opened)
+    assert report.ranks[0].ranks == [0, 1]

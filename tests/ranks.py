@@ -1,0 +1,83 @@
+"""Data-parallel training on a tape per rank, whose delays are known: for tests of what is said of ranks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from synthetic import Tape, make_run, ns
+
+from tracekit.run.reader import Run, open_run
+
+LOADING, FORWARD, BACKWARD, OPTIMIZER, TRANSFER = 2.0, 5.0, 9.0, 3.0, 1.0
+STEP_MS = LOADING + FORWARD + BACKWARD + TRANSFER + OPTIMIZER
+# What a rank takes longer for a phase in a step, ms, by rank, step and phase; what it is kept from its CPU, likewise.
+Longer = Callable[[int, int, str], float]
+
+
+def nothing(rank: int, step: int, phase: str) -> float:
+    return 0.0
+
+
+def noise(share: float, seed: int = 0) -> Longer:
+    """What phases take longer now and then, as a share of a step."""
+    random = np.random.default_rng(seed)
+    return lambda rank, step, phase: float(random.exponential(share * STEP_MS))
+
+
+def both(*longer: Longer) -> Longer:
+    return lambda rank, step, phase: sum(each(rank, step, phase) for each in longer)
+
+
+def delay(phase: str, ms: float, of: Callable[[int], int]) -> Longer:
+    """A delay of the rank `of(step)`."""
+    return lambda rank, step, of_phase: ms if of_phase == phase and rank == of(step) else 0.0
+
+
+def ranks_run(
+    path: Path,
+    ranks: int = 2,
+    steps: int = 200,
+    longer: Longer = nothing,
+    kept: Longer = nothing,
+    missing: Callable[[int, int], bool] = lambda rank, step: False,
+) -> Run:
+    """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
+    which rank and step there is no record of it."""
+    tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank) for rank in range(ranks)]
+    delayed = [0] * ranks
+
+    def spend(rank: int, step: int, phase: str, ms: float) -> None:
+        tape = tapes[rank]
+        tape.change(phase, 0, delayed[rank])
+        tape.gap(ms + longer(rank, step, phase))
+        lost = ns(kept(rank, step, phase))
+        delayed[rank] += lost
+        tape.now += lost
+
+    for step in range(steps):
+        begun = []
+        for rank, tape in enumerate(tapes):
+            start = tape.now
+            spend(rank, step, "loading", LOADING)
+            tape.add("batches", start, tape.now, loader="loader", epoch=0, index=step, worker=-1)
+            start = tape.now
+            spend(rank, step, "forward", FORWARD)
+            tape.add("spans", start, tape.now, kind="layer", name="Model", layer=0, depth=0, direction="forward")
+            start = tape.now
+            spend(rank, step, "backward", BACKWARD)
+            tape.change("communication", 0, delayed[rank])
+            begun.append((start, tape.now))
+        left = max(tape.now for tape in tapes) + ns(TRANSFER)
+        for rank, tape in enumerate(tapes):
+            start, entered = begun[rank]
+            early = start + (entered - start) // 2
+            if not missing(rank, step):
+                tape.met(early, early, left, 2 * step, bucket=0, is_async=True)
+                tape.met(entered, entered, left, 2 * step + 1, bucket=1, is_async=True)
+            tape.now = left
+            tape.add("spans", start, left, kind="phase", name="backward", layer=0)
+            start = tape.now
+            spend(rank, step, "optimizer", OPTIMIZER)
+            tape.add("spans", start, tape.now, kind="phase", name="optimizer", layer=0)
+            tape.change("other", 0, delayed[rank])
+    return open_run(make_run(path, tapes))

@@ -1,0 +1,62 @@
+"""Clocks of several hosts: an offset and a drift that were planted are found again, and causes come before effects."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.analysis.clocks import aligned
+from tracekit.analysis.meetings import PHASES, Meetings
+
+MEETINGS, STEP_NS, ONE_WAY_NS = 400, 20_000_000, 60_000
+BEGIN_NS = 1_750_000_000_000_000_000
+
+
+def met(hosts: list[str], seed: int = 0, transfer_ns: int = ONE_WAY_NS) -> Meetings:
+    """Ranks that meet for a minute; who is last changes, and each leaves when what the last one sent has come."""
+    random = np.random.default_rng(seed)
+    steps = BEGIN_NS + np.arange(MEETINGS) * STEP_NS
+    entered = steps + random.integers(0, STEP_NS // 4, (len(hosts), MEETINGS))
+    left = entered.max(axis=0) + transfer_ns + random.exponential(30_000, entered.shape).astype(np.int64)
+    own = np.full((*entered.shape, len(PHASES)), np.nan)
+    return Meetings("world", 0, list(range(len(hosts))), hosts, entered, left, own, own[:, :, 0])
+
+
+def planted(meetings: Meetings, host: str, offset_ns: int, ppm: float) -> Meetings:
+    """The same by a clock of one host that goes wrong."""
+    own = np.array([each == host for each in meetings.hosts])
+    entered, left = meetings.entered.copy(), meetings.left.copy()
+    for times in (entered, left):
+        times[own] += offset_ns + np.round((times[own] - BEGIN_NS) * ppm * 1e-6).astype(np.int64)
+    return replace(meetings, entered=entered, left=left)
+
+
+@given(st.integers(-2_000_000_000, 2_000_000_000), st.floats(-100, 100), st.integers(0, 1000))
+def test_a_planted_clock_is_found_to_within_50_microseconds(offset_ns: int, ppm: float, seed: int) -> None:
+    truth = met(["a", "a", "b", "b"], seed)
+    found, (clock,) = aligned(planted(truth, "b", offset_ns, ppm))
+    assert np.abs(found.entered - truth.entered).max() <= 50_000
+    assert (found.left >= found.entered.max(axis=0)).all()  # nobody leaves before the last one has come
+    assert clock.unsure_ns >= 0
+    assert abs(clock.drift * 1e6 - ppm) < 5
+
+
+def test_several_hosts_have_a_clock_each_and_one_host_none() -> None:
+    truth = met(["a", "b", "c"])
+    wrong = planted(planted(truth, "b", 1_000_000_000, 50), "c", -500_000_000, -20)
+    found, clocks = aligned(wrong)
+    assert [each.host for each in clocks] == ["b", "c"]
+    assert np.abs(found.entered - truth.entered).max() <= 50_000
+    same, none = aligned(met(["a", "a"]))
+    assert none == []
+    np.testing.assert_array_equal(same.entered, met(["a", "a"]).entered)
+
+
+def test_a_clock_that_jumps_fits_no_line_and_that_is_told() -> None:
+    truth = met(["a", "b"])
+    jumping = planted(truth, "b", 0, 0)
+    jumping.entered[1, MEETINGS // 2 :] += 50_000_000
+    jumping.left[1, MEETINGS // 2 :] += 50_000_000
+    _, (clock,) = aligned(jumping)
+    assert clock.unsure_ns < 0

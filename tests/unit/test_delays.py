@@ -1,0 +1,143 @@
+"""Whose delay the ranks waited for: planted in each phase, of one rank or in turns, among noise; none without any."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, both, delay, noise, ranks_run
+
+from tracekit.analysis.delays import find_delays
+from tracekit.analysis.efficiency import critical_path, efficiency
+from tracekit.analysis.meetings import PHASES, Meetings, find_meetings
+from tracekit.analysis.report import analyze
+from tracekit.run.reader import Run
+
+SHARE = 0.05  # of a step, that a delay takes
+STEP_NS = STEP_MS * 1e6
+
+
+def meetings_of(run: Run) -> Meetings:
+    (found,) = find_meetings(run)
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("phase", ["loading", "forward", "backward", "optimizer"])
+def test_a_rank_that_is_always_late_is_named_with_its_phase(phase: str, ranks: int, tmp_path: Path) -> None:
+    late = delay(phase, SHARE * STEP_MS, lambda step: ranks - 1)
+    run = ranks_run(tmp_path / "run", ranks, longer=both(late, noise(0.003)))
+    (named,) = find_delays(meetings_of(run), STEP_NS).delays
+    assert (named.rank, named.phase) == (ranks - 1, phase)
+    assert named.is_always_the_same
+    assert named.step_share[0] < SHARE * 1.1 and named.step_share[2] > SHARE * 0.8
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("phase", ["loading", "forward", "backward", "optimizer"])
+def test_ranks_that_are_late_in_turns_are_all_named(phase: str, ranks: int, tmp_path: Path) -> None:
+    run = ranks_run(
+        tmp_path / "run", ranks, longer=both(delay(phase, SHARE * STEP_MS, lambda step: step % ranks), noise(0.003))
+    )
+    named = find_delays(meetings_of(run), STEP_NS).delays
+    assert {each.rank for each in named} == set(range(ranks))
+    assert {each.phase for each in named} == {phase}
+    assert not any(each.is_always_the_same for each in named)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_is_named_where_nobody_is_late(seed: int, tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.005, seed))
+    waiting = find_delays(meetings_of(run), STEP_NS)
+    assert waiting.waited_s > 0
+    assert waiting.delays == []
+
+
+def test_who_is_kept_from_its_cpu_is_not_named_and_that_is_told(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), kept=delay("forward", 0.3 * STEP_MS, lambda step: 1))
+    waiting = find_delays(meetings_of(run), STEP_NS)
+    assert waiting.delays == []
+    assert waiting.kept_share > 0.9
+
+
+def test_a_rare_long_delay_is_named_and_one_single_one_is_not(tmp_path: Path) -> None:
+    def at(steps: set[int]) -> Run:
+        def longer(rank: int, step: int, phase: str) -> float:
+            return STEP_MS if (rank, phase) == (0, "optimizer") and step in steps else 0.0
+
+        return ranks_run(tmp_path / f"run{len(steps)}", 2, longer=both(longer, noise(0.002)))
+
+    (named,) = find_delays(meetings_of(at(set(range(0, 200, 20)))), STEP_NS).delays
+    assert (named.rank, named.phase) == (0, "optimizer")
+    assert find_delays(meetings_of(at({100})), STEP_NS).delays == []
+
+
+def test_the_waiting_is_that_of_the_others_for_the_last_one(tmp_path: Path) -> None:
+    found = meetings_of(ranks_run(tmp_path / "run", 3, 50, delay("forward", 4.0, lambda step: 1)))
+    assert (found.last == 1).all()
+    np.testing.assert_array_equal(found.waited[:, 1:], np.array([[4e6], [0], [4e6]]).repeat(49, axis=1))
+    np.testing.assert_array_equal(found.transfer, np.full((3, 50), TRANSFER * 1e6))
+    own = dict(zip(PHASES, found.own[1, 1:].mean(axis=0), strict=True))
+    expected = {"loading": LOADING, "forward": FORWARD + 4, "backward": BACKWARD, "optimizer": OPTIMIZER}
+    for phase, ms in expected.items():
+        assert own[phase] == pytest.approx(ms * 1e6)
+
+
+def test_a_meeting_that_a_rank_has_no_record_of_is_left_out(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, 50, missing=lambda rank, step: rank == 1 and step in (20, 49))
+    assert meetings_of(run).entered.shape == (2, 48)
+
+
+def test_a_rank_without_anybody_to_meet_has_no_meetings(tmp_path: Path) -> None:
+    assert list(find_meetings(ranks_run(tmp_path / "run", 1))) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(2, 4),
+    st.integers(2, 30),
+    st.integers(0, 2**31),
+    st.integers(0, 3_000_000),
+)
+def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
+    ranks: int, count: int, seed: int, transfer: int
+) -> None:
+    """GIVEN any work of the ranks between meetings THEN POP's identities hold, and the path adds up."""
+    random = np.random.default_rng(seed)
+    work = random.integers(1, 20_000_000, size=(ranks, count))
+    entered, left = np.zeros((ranks, count), np.int64), np.zeros((ranks, count), np.int64)
+    now = np.zeros(ranks, np.int64)
+    for at in range(count):
+        entered[:, at] = now + work[:, at]
+        now = entered[:, at].max() + transfer + random.integers(0, 1000, ranks)
+        left[:, at] = now
+    own = np.full((ranks, count, len(PHASES)), np.nan)
+    own[:, 1:] = 0
+    own[:, 1:, 2] = work[:, 1:]
+    kept = np.zeros((ranks, count))
+    found = Meetings("world", 0, list(range(ranks)), ["node0"] * ranks, entered, left, own, kept)
+    shared = efficiency(found)
+    assert shared is not None
+    took = (left[:, -1].max() - left[:, 0].min()) / 1e9
+    useful = work[:, 1:].sum(axis=1).mean() / 1e9
+    assert shared.seconds == pytest.approx(took)
+    assert shared.parallel == pytest.approx(useful / took, rel=1e-3)
+    assert shared.load_balance * shared.serialization * shared.transfer == pytest.approx(shared.parallel)
+    assert max(shared.load_balance, shared.serialization, shared.transfer) <= 1 + 1e-9
+    path = critical_path(found)
+    last = found.last
+    length = left[last[-1], -1] - left[last[1], 0]
+    assert sum(path.values()) == pytest.approx(length / 1e9, abs=1e-6)
+
+
+def test_the_report_names_the_cause_in_its_findings_and_text(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, longer=both(delay("loading", 2.0, lambda step: 1), noise(0.002)))
+    report = analyze(run)
+    (cause,) = [each for each in report.findings if each.id == "delay.root_cause"]
+    assert cause.evidence["rank"] == 1
+    assert cause.evidence["phase"] == "loading"
+    assert cause.evidence["share_of_waiting"] == pytest.approx(1.0, abs=0.1)
+    assert cause.evidence["cost_rank_seconds"] == pytest.approx(0.4, rel=0.1)
+    shares = {phase.name: phase.share for phase in report.steps.phases}
+    assert shares["communication"] == pytest.approx((TRANSFER + 2.0) / (STEP_MS + 2.0), abs=0.02)

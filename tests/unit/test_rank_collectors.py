@@ -1,0 +1,127 @@
+"""What is noted in a rank: changes of phase, and communication until it is found done."""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracekit.collectors import in_flight, phase_clock
+from tracekit.collectors.in_flight import NOT_SEEN, InFlight, Sent
+from tracekit.collectors.phase_clock import BACKWARD, COMMUNICATION, FORWARD, NOT_KNOWN, OPTIMIZER, OTHER, PhaseClock
+from tracekit.record.wire import ASYNC_CALL, Kind
+
+MS = 1_000_000
+
+
+class Agent:
+    """An agent that keeps what is noted, with a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step_ns: int = 20 * MS) -> None:
+        self.now = 0
+        self.noted: list[tuple[int, ...]] = []
+        self.words: list[str] = []
+        self.spool = SimpleNamespace(note=self.noted.append, intern=self._intern)
+        self.governor = SimpleNamespace(steps=0, spent_ns=0, typical_step_ns=step_ns, budget=0.01)
+        for module in (in_flight, phase_clock):
+            monkeypatch.setattr(module, "clock", self._clock)
+
+    def _clock(self) -> int:
+        self.now += 1_000  # a look takes a microsecond
+        return self.now
+
+    def _intern(self, name: str) -> int:
+        if name not in self.words:
+            self.words.append(name)
+        return self.words.index(name)
+
+    def phases(self) -> list[str]:
+        return [self.words[record[0]] for record in self.noted if record[-1] == Kind.CHANGE]
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    return Agent(monkeypatch)
+
+
+def test_a_phase_that_is_left_gives_way_to_the_one_around_it(agent: Any) -> None:
+    """GIVEN a closure that the optimizer calls THEN its forward and backward passes are told apart inside it."""
+    clock = PhaseClock(agent)
+    clock.enter(OPTIMIZER)
+    clock.enter(FORWARD)
+    clock.leave(FORWARD)
+    clock.enter(BACKWARD)
+    clock.enter(COMMUNICATION)  # never left: the backward pass ends with it
+    clock.leave(BACKWARD)
+    clock.leave(OPTIMIZER)
+    clock.leave(OPTIMIZER)  # was not entered
+    assert agent.phases() == [OPTIMIZER, FORWARD, OPTIMIZER, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER]
+    cpu = [record[4] for record in agent.noted]
+    assert cpu == sorted(cpu)
+    clock.stop()
+
+
+def test_of_short_steps_only_as_many_are_followed_as_the_budget_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent: Any = Agent(monkeypatch, step_ns=200_000)
+    clock = PhaseClock(agent)
+    for step in range(4000):
+        agent.governor.steps = step
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            clock.enter(phase)
+            clock.leave(phase)
+    followed = agent.phases().count(FORWARD)
+    assert 32 <= followed < 1000
+    # What is left out is marked once, and nothing else of it is there.
+    assert agent.phases().count(NOT_KNOWN) <= followed
+    assert agent.phases().count(FORWARD) == agent.phases().count(OPTIMIZER)
+    spent = agent.governor.spent_ns / (4000 * agent.governor.typical_step_ns)
+    assert spent < 0.05
+    clock.stop()
+
+
+def test_ranks_follow_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def followed(step_ns: int) -> set[int]:
+        agent: Any = Agent(monkeypatch, step_ns)
+        clock, seen = PhaseClock(agent), set()
+        for step in range(2000):
+            agent.governor.steps = step
+            before = len(agent.noted)
+            clock.enter(FORWARD)
+            clock.leave(FORWARD)
+            if FORWARD in [agent.words[record[0]] for record in agent.noted[before:]]:
+                seen.add(step)
+        clock.stop()
+        return seen
+
+    slow, fast = followed(400_000), followed(200_000)
+    assert len(fast) < len(slow)
+    assert fast - set(range(64)) <= slow  # nested, but for the first ones
+
+
+def test_communication_is_noted_when_it_is_found_done(agent: Any) -> None:
+    works = InFlight(agent)
+    done = {"first": False, "second": False}
+    for number, name in enumerate(done):
+        works.add(Sent(number, agent.now, agent.now + 500, 0, number, 4096, ASYNC_CALL), partial(done.get, name, False))
+    works.look()
+    assert agent.noted == []
+    agent.now += 5 * MS
+    done["second"] = True
+    works.look()
+    (record,) = agent.noted
+    op, _, ready, end, _, sequence, size, held, unsure, how, kind = record
+    assert (op, sequence, size, held, how, kind) == (1, 1, 4096, 500, ASYNC_CALL, Kind.COLLECTIVE)
+    assert ready < end and 5 * MS <= unsure <= end - ready
+    works.give_up()
+    assert agent.noted[1][8] == NOT_SEEN and agent.noted[1][3] == agent.noted[1][2] + 500
+
+
+def test_a_program_that_never_waits_fills_no_memory(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "_MOST", 3)
+    works = InFlight(agent)
+    for number in range(5):
+        works.add(Sent(0, 0, 0, 0, number, 1, ASYNC_CALL), lambda: False)
+    assert [record[5] for record in agent.noted] == [3, 4]
+    works.forget()
+    works.give_up()
+    assert len(agent.noted) == 2

@@ -1,0 +1,46 @@
+"""Communication that never ended: who was in it, and who never came."""
+
+from pathlib import Path
+
+import pytest
+from synthetic import Tape, make_run
+
+from tracekit.analysis.report import analyze
+from tracekit.run.reader import Run, open_run
+
+
+def hanging(path: Path, came: dict[int, int], inside: set[int]) -> Run:
+    """Ranks that came to so many collectives; those `inside` are in the next one when they come to their end."""
+    tapes = []
+    for rank, count in came.items():
+        tape = Tape(process=rank, role=f"rank {rank}", rank=rank)
+        for number in range(count):
+            tape.met(tape.now, tape.now, tape.now + 1000, number)
+            tape.gap(1)
+        if rank in inside:
+            tape.add("unfinished", tape.now, tape.now, op="all_reduce", group="world", sequence=count)
+        tapes.append(tape)
+    return open_run(make_run(path, tapes))
+
+
+@pytest.mark.parametrize(
+    ("came", "inside", "missing", "words"),
+    [
+        ({0: 5, 1: 5}, {0}, [[1, 4]], "rank 1 never came to it (to number 4 last)"),
+        ({0: 5, 1: 3, 2: 5, 3: 2}, {0, 2}, [[1, 2], [3, 1]], "ranks 1, 3 never came to it"),
+        ({0: 5, 1: 5}, {0, 1}, [], "all ranks that were seen had come to it"),
+    ],
+)
+def test_who_never_came_is_named(
+    came: dict[int, int], inside: set[int], missing: list[list[int]], words: str, tmp_path: Path
+) -> None:
+    report = analyze(hanging(tmp_path / "run", came, inside))
+    (never,) = [each for each in report.findings if each.id == "distributed.never_ended"]
+    assert [list(each) for each in never.evidence["missing"]] == missing  # type: ignore[attr-defined]
+    assert (never.evidence["ranks"], never.evidence["sequence"]) == (sorted(inside), 5)
+    assert words in never.title
+
+
+def test_where_all_ended_nothing_is_said(tmp_path: Path) -> None:
+    report = analyze(hanging(tmp_path / "run", {0: 5, 1: 5}, set()))
+    assert not [each for each in report.findings if each.id == "distributed.never_ended"]

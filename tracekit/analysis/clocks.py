@@ -1,0 +1,98 @@
+"""Clocks of several hosts: by how much each is ahead of the first one, told by what must have come before what.
+
+Nobody leaves a meeting before the last one has entered it. Each meeting of two hosts so gives a lower and an upper
+bound for the difference of their clocks. A straight line (offset and drift) is put between them, as far from all of
+them as can be (a linear programme; cf. Doleschal et al. 2008, who interpolate and then correct): what is left to either
+side is how unsure it is.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from tracekit.analysis.meetings import Meetings
+
+# Of the bounds the tightest count; so many stretches of time have one of each.
+_STRETCHES = 200
+
+
+@dataclass(frozen=True)
+class Clock:
+    """To be taken from the times of a host: `offset_ns` at `at_ns`, and `drift` more for each ns since. It may be wrong
+    by `unsure_ns` either way; below 0 no straight line fits, and some meetings are left before they are entered."""
+
+    host: str
+    at_ns: int
+    offset_ns: float
+    drift: float
+    unsure_ns: float
+
+    def ahead(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """By how much the host's clock is ahead at these times of its own, ns."""
+        return np.round(self.offset_ns + self.drift * (times - self.at_ns)).astype(np.int64)
+
+
+def aligned(meetings: Meetings) -> tuple[Meetings, list[Clock]]:
+    """The meetings with all times by the clock of the first rank's host, and the clocks of the other hosts; [] where
+    there are none."""
+    hosts = np.array(meetings.hosts)
+    first = hosts == hosts[0]
+    at = int(meetings.left[first, 0].max())
+    clocks = [
+        _clock(host, at, meetings, first, hosts == host) for host in dict.fromkeys(meetings.hosts) if host != hosts[0]
+    ]
+    entered, left = meetings.entered.copy(), meetings.left.copy()
+    for clock in clocks:
+        own = hosts == clock.host
+        entered[own] -= clock.ahead(entered[own])
+        left[own] -= clock.ahead(left[own])
+    return replace(meetings, entered=entered, left=left), clocks
+
+
+def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own: NDArray[np.bool_]) -> Clock:
+    entered, left = meetings.entered - at, meetings.left - at
+    # In true time nobody of one host leaves before anybody of the other has entered.
+    most = (left[own].min(axis=0) - entered[first].max(axis=0)).astype(np.float64)
+    least = (entered[own].max(axis=0) - left[first].min(axis=0)).astype(np.float64)
+    when = entered[own].max(axis=0).astype(np.float64)
+    stretch = _stretches(when)
+    upper, lower = _tightest(stretch, most), _tightest(stretch, -least)
+    scale = max(float(np.ptp(when)), 1.0)
+    middle = float(np.median((most + least) / 2))
+    # With t in units of the run's length and differences from `middle`: least + m <= a + b t <= most - m.
+    rows = [[1.0, when[each] / scale, 1.0] for each in upper] + [[-1.0, -when[each] / scale, 1.0] for each in lower]
+    bounds = [most[each] - middle for each in upper] + [middle - least[each] for each in lower]
+    offset, drift, margin = _line(np.array(rows), np.array(bounds))
+    return Clock(host, at, middle + offset, drift / scale, margin)
+
+
+def _line(rows: NDArray[np.float64], bounds: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The a, b and the largest m with rows (a, b, m) <= bounds. Where m would be negative some bounds are wrong, as
+    where a thread was kept from its CPU just as it looked at the clock: then the line that breaks the fewest by the
+    least, and that m."""
+    free = [(None, None)]
+    found = linprog([0, 0, -1], A_ub=rows, b_ub=bounds, bounds=free * 3, method="highs").x
+    if found[2] < 0:
+        slack = -np.eye(len(rows))
+        nearest = linprog(
+            [0, 0, *np.ones(len(rows))],
+            A_ub=np.hstack([rows[:, :2], slack]),
+            b_ub=bounds,
+            bounds=free * 2 + [(0, None)] * len(rows),
+            method="highs",
+        ).x
+        return float(nearest[0]), float(nearest[1]), float(found[2])
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def _stretches(when: NDArray[np.float64]) -> NDArray[np.int64]:
+    length = max(float(np.ptp(when)), 1.0)
+    return np.minimum((when - when.min()) / length * _STRETCHES, _STRETCHES - 1).astype(np.int64)
+
+
+def _tightest(stretch: NDArray[np.int64], bounds: NDArray[np.float64]) -> list[int]:
+    """The place of the smallest bound of each stretch of time."""
+    order = np.lexsort((bounds, stretch))
+    return order[np.append(True, np.diff(stretch[order]) > 0)].tolist()

@@ -1,0 +1,68 @@
+"""How well ranks work together: POP's efficiencies, and the path through all of them that decides how long it takes.
+
+Efficiencies multiply: parallel = load balance x serialization x transfer (POP methodology, Rosas et al. 2014). Useful
+is what a rank does between two meetings; an ideal network would let all leave a meeting when the last one has come.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.meetings import PHASES, Meetings
+
+TRANSFER, KEPT, NOT_FOLLOWED = "transfer", "kept from a CPU", "not followed"
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Ratios of 0 to 1, each the product of those below it where it has any.
+
+    `load_balance` = mean useful time / that of the busiest rank; `serialization` = that of the busiest / the time with
+    an ideal network; `transfer` = the time with an ideal network / the time it took, `seconds`.
+    """
+
+    seconds: float
+    load_balance: float
+    serialization: float
+    transfer: float
+
+    @property
+    def communication(self) -> float:
+        return self.serialization * self.transfer
+
+    @property
+    def parallel(self) -> float:
+        return self.load_balance * self.communication
+
+
+def efficiency(meetings: Meetings) -> Efficiency | None:
+    """From the first meeting of a group to its last; None of less than two."""
+    if meetings.entered.shape[1] < 2:
+        return None
+    useful = np.maximum(meetings.entered[:, 1:] - meetings.left[:, :-1], 0)
+    took = int(meetings.left[:, -1].max() - meetings.left[:, 0].min())
+    of_rank, ideal = useful.sum(axis=1), int(useful.max(axis=0).sum())
+    busiest = int(of_rank.max())
+    if not busiest or not ideal or took <= 0:
+        return None
+    return Efficiency(took / 1e9, float(of_rank.mean()) / busiest, busiest / ideal, ideal / took)
+
+
+def critical_path(meetings: Meetings) -> dict[str, float]:
+    """What the path consists of, seconds: from leaving the first meeting to leaving the last one, at each meeting from
+    the rank that came last. By phase of the ranks on it; what these were kept from a CPU; transfer. It adds up to the
+    time that goes by on it."""
+    if meetings.entered.shape[1] < 2:
+        return {}
+    last = meetings.last[1:]
+    at = np.arange(1, meetings.entered.shape[1])
+    own, kept = meetings.own[last, at], meetings.kept[last, at]
+    work = meetings.entered[last, at] - meetings.left[last, at - 1]
+    known = ~np.isnan(kept)
+    path = {phase: float(own[known, place].sum()) for place, phase in enumerate(PHASES)}
+    path[KEPT] = float(kept[known].sum())
+    path[NOT_FOLLOWED] = float(work.sum()) - sum(path.values())
+    # From here the path goes on with who comes last to the next meeting, when that one has left this one.
+    follows = np.append(last[1:], last[-1])
+    path[TRANSFER] = float((meetings.left[follows, at] - meetings.entered[last, at]).sum())
+    return {part: taken / 1e9 for part, taken in path.items()}

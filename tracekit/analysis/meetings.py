@@ -1,0 +1,144 @@
+"""Meetings: where the ranks of a group wait for each other, and what each did on its way there.
+
+A rank enters a meeting when it begins a collective that it waits for, or has sent the last bucket of a backward pass,
+and leaves when that is done. Nobody leaves before the last one has entered: so what each waited is told by when that
+one came, and the rest is transfer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracekit.analysis.loop import WAITED_FOR
+from tracekit.run.reader import Run
+
+Floats = NDArray[np.float64]
+Times = NDArray[np.int64]
+
+PHASES = ["loading", "forward", "backward", "optimizer", "communication", "other"]
+_UNKNOWN = len(PHASES)
+
+_ENTERED = f"""
+    SELECT met.process, "group", sequence, met.start_ns AS entered_ns, met.start_ns + met.duration_ns AS left_ns,
+           who.rank, who.attempt, who.host
+    FROM ({WAITED_FOR}) AS met
+    JOIN (SELECT DISTINCT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host
+          FROM processes WHERE rank >= 0) AS who
+      ON who.process = met.process
+    WHERE sequence >= 0
+"""
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """The meetings of one group in one attempt of the job: `ranks` (N), their `hosts` (N), and by rank and meeting
+    (N, K) when it `entered` and `left`, Unix time in ns. `own`, (N, K, phase), ns: what the rank took from leaving the
+    one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU, `kept`
+    (N, K); NaN where that was not followed, as before the first meeting."""
+
+    group: str
+    attempt: int
+    ranks: list[int]
+    hosts: list[str]
+    entered: Times
+    left: Times
+    own: Floats
+    kept: Floats
+
+    @property
+    def last(self) -> NDArray[np.intp]:
+        """Who came last, by meeting: the place of the rank in `ranks`."""
+        return self.entered.argmax(axis=0)
+
+    @property
+    def followed(self) -> NDArray[np.bool_]:
+        """Of which meetings it is known of all ranks what they did on their way (K)."""
+        return np.asarray(~np.isnan(self.own).any(axis=(0, 2)))
+
+    @property
+    def waited(self) -> Times:
+        """For how long each rank waited for the last one (N, K), ns."""
+        return self.entered.max(axis=0) - self.entered
+
+    @property
+    def transfer(self) -> Times:
+        """What went by from when the last one came until each left (N, K), ns."""
+        return np.maximum(self.left - self.entered.max(axis=0), 0)
+
+
+def find_meetings(run: Run) -> Iterator[Meetings]:
+    """The meetings of every group of at least two ranks, those that met most often first. Meetings that a rank of the
+    group has no record of are left out."""
+    met = run.sql(_ENTERED)
+    if met.empty:
+        return
+    paths = {int(process): _Path.of(run, int(process)) for process in met["process"].unique()}
+    groups = sorted(met.groupby(["attempt", "group"]), key=lambda each: -len(each[1]))
+    for (attempt, group), rows in groups:
+        found = _meetings(str(group), int(attempt), rows, paths)
+        if found is not None:
+            yield found
+
+
+def _meetings(group: str, attempt: int, rows: pd.DataFrame, paths: dict[int, "_Path"]) -> Meetings | None:
+    processes = rows.drop_duplicates("process").sort_values("rank")
+    if len(processes) < 2:
+        return None
+    rows = rows.drop_duplicates(["process", "sequence"])
+    entered = rows.pivot(index="sequence", columns="process", values="entered_ns")[processes["process"]].dropna()
+    left = rows.pivot(index="sequence", columns="process", values="left_ns")[processes["process"]].loc[entered.index]
+    if entered.empty:
+        return None
+    came, went = entered.to_numpy(np.int64).T, left.to_numpy(np.int64).T
+    own = np.full((*came.shape, len(PHASES)), np.nan)
+    kept = np.full(came.shape, np.nan)
+    for at, process in enumerate(processes["process"]):
+        own[at, 1:], kept[at, 1:] = paths[int(process)].between(went[at, :-1], came[at, 1:])
+    ranks, hosts = [int(rank) for rank in processes["rank"]], [str(host) for host in processes["host"]]
+    return Meetings(group, attempt, ranks, hosts, came, went, own, kept)
+
+
+@dataclass(frozen=True)
+class _Path:
+    """What the loop of a rank had done by each change of phase: `own` ns by phase, the last one not known; for how long
+    it had been kept from its CPU."""
+
+    times: Times
+    own: Floats  # (changes, phases + 1)
+    kept: Floats
+
+    @classmethod
+    def of(cls, run: Run, process: int) -> "_Path":
+        rows = run.sql(
+            "SELECT thread, start_ns, phase, cpu_ns, delayed_ns FROM changes WHERE process = $1 ORDER BY start_ns",
+            [process],
+        )
+        if len(rows):  # one process may have made several loops, on several threads: the busiest counts
+            rows = rows[rows["thread"] == rows["thread"].mode().iloc[0]]
+        places = {name: place for place, name in enumerate(PHASES)}
+        phase = np.array([places.get(str(name), _UNKNOWN) for name in rows["phase"]], dtype=np.intp)
+        times, delayed = rows["start_ns"].to_numpy(np.int64), rows["delayed_ns"].to_numpy(np.int64)
+        took = np.diff(times).astype(np.float64)
+        was_kept = np.where((delayed[:-1] >= 0) & (delayed[1:] >= 0), np.clip(np.diff(delayed), 0, took), 0.0)
+        own = np.zeros((len(times), len(PHASES) + 1))
+        if len(times):
+            own[np.arange(1, len(times)), phase[:-1]] = took - was_kept
+        return cls(times, own.cumsum(axis=0), np.concatenate(([0.0], was_kept)).cumsum())
+
+    def between(self, begins: Times, ends: Times) -> tuple[Floats, Floats]:
+        """Own time by phase (n, phases), and time kept from the CPU (n), between pairs of moments; NaN where some of it
+        was not followed."""
+        if len(self.times) < 2:
+            return np.full((len(begins), len(PHASES)), np.nan), np.full(len(begins), np.nan)
+        own = self._until(ends, self.own) - self._until(begins, self.own)
+        kept = self._until(ends, self.kept[:, None])[:, 0] - self._until(begins, self.kept[:, None])[:, 0]
+        unknown = (own[:, _UNKNOWN] > 0) | (begins < self.times[0]) | (ends > self.times[-1])
+        own[unknown], kept[unknown] = np.nan, np.nan
+        return own[:, :_UNKNOWN], kept
+
+    def _until(self, moments: Times, amounts: Floats) -> Floats:
+        """The amounts by each moment; within a phase they grow evenly."""
+        return np.stack([np.interp(moments, self.times, amounts[:, at]) for at in range(amounts.shape[1])], axis=1)

@@ -1,0 +1,63 @@
+"""Ranks: who waited for whom and why, group by group."""
+
+import numpy as np
+
+from tracekit.analysis.clocks import aligned
+from tracekit.analysis.delays import Delay, find_delays
+from tracekit.analysis.efficiency import critical_path, efficiency
+from tracekit.analysis.meetings import Meetings, find_meetings
+from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, NeverEnded, RankGroup
+from tracekit.analysis.steps import Steps
+from tracekit.analysis.unfinished import never_ended
+from tracekit.run.reader import Run
+
+
+def rank_groups(run: Run, steps: Steps) -> list[RankGroup]:
+    """What is known of each group of ranks that met at least twice, those that met most often first."""
+    usual = steps.of(steps.main)["duration_ns"].median()
+    return [_group(each, float(usual)) for each in find_meetings(run) if each.entered.shape[1] > 1]
+
+
+def unfinished(run: Run) -> list[NeverEnded]:
+    """What ranks were in when they came to their end."""
+    return [
+        NeverEnded(str(row.group), int(row.attempt), str(row.op), int(row.sequence), row.ranks, row.missing)
+        for row in never_ended(run).itertuples()
+    ]
+
+
+def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
+    meetings, clocks = aligned(as_recorded)
+    spent = (meetings.left[:, -1] - meetings.left[:, 0]).sum() / 1e9
+    found = find_delays(meetings, step_ns if step_ns > 0 else float(np.diff(meetings.left[0]).mean()))
+    shared = efficiency(meetings)
+    tree = {} if shared is None else {
+        "parallel": shared.parallel,
+        "load balance": shared.load_balance,
+        "communication": shared.communication,
+        "serialization": shared.serialization,
+        "transfer": shared.transfer,
+    }  # fmt: skip
+    return RankGroup(
+        group=meetings.group,
+        attempt=meetings.attempt,
+        ranks=meetings.ranks,
+        meetings=found.meetings,
+        seconds=float(spent) / len(meetings.ranks),
+        waited=float(meetings.waited[:, 1:].sum()) / 1e9 / spent if spent > 0 else 0.0,
+        transfer=float(meetings.transfer[:, 1:].sum()) / 1e9 / spent if spent > 0 else 0.0,
+        kept=found.kept_share,
+        followed=found.explained,
+        efficiency=tree,
+        path=critical_path(meetings),
+        delays=[_delay(each) for each in found.delays],
+        clocks=[
+            ClockSummary(each.host, each.offset_ns / 1e6, each.drift * 1e6, each.unsure_ns / 1e6) for each in clocks
+        ],
+    )
+
+
+def _delay(delay: Delay) -> DelaySummary:
+    return DelaySummary(
+        delay.rank, delay.phase, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share), delay.turns
+    )
