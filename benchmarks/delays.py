@@ -4,8 +4,8 @@
 
 A delay of a twentieth of a step and more is planted in each phase, of one rank or in turns, on 2 and on 4 ranks, as
 sleeping and as computing; `right` where it is the first cause named. Runs without any delay are to name nobody;
-`most_clean` is the largest share of a step that a phase of theirs was blamed for (lower bound), which `NOTABLE` in
-`tracekit/analysis/delays.py` must exceed.
+`most_clean` is the largest share of a step by which a phase of a rank was longer than that of the others (lower bound),
+by being blocked and by computing, which `NOTABLE` in `tracekit/analysis/delays.py` must exceed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from _side_by_side import TRACEKIT, progress
 
 from tracekit.analysis import delays
 from tracekit.analysis.clocks import aligned
-from tracekit.analysis.meetings import PHASES, find_meetings
+from tracekit.analysis.meetings import find_meetings
 from tracekit.run.reader import open_run
 
 PROGRAM = str(Path(__file__).parent.parent / "tests" / "integration" / "programs" / "late_ranks.py")
@@ -39,8 +39,8 @@ def step_ms(ranks: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]], float]:
-    """The causes that are named, and the largest lower bound of what a phase was blamed for, as a share of a step."""
+def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """The causes that are named, and by how much phases were longer at least, as shares of a step."""
     run = f"{folder}/run"
     subprocess.run([*TRACEKIT, "record", "-q", "--force", "-o", run, "--", *torchrun(ranks, *flags)], check=True,
                    capture_output=True)  # fmt: skip
@@ -48,7 +48,7 @@ def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]]
     report = json.loads(done.stdout)
     causes = [each["evidence"] for each in report["findings"] if each["id"] == "delay.root_cause"]
     meetings, _ = aligned(next(find_meetings(open_run(run))))
-    return causes, max(delays.least_shares(meetings, report["steps"]["median_ms"] * 1e6)[name] for name in PHASES)
+    return causes, delays.most_by_chance(meetings, report["steps"]["median_ms"] * 1e6)
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def main() -> None:
         "right": sum(each["right"] for each in planted),
         "clean": len(clean),
         "clean_named": sum(bool(each["named"]) for each in clean),
-        "most_clean": max((each["most"] for each in clean), default=None),
+        "most_clean": {kind: max((each["most"][kind] for each in clean), default=None) for kind in delays.NOTABLE},
     }
     print(json.dumps({**found, "each": planted + clean}, indent=2) if options.json else found)
 

@@ -1,6 +1,5 @@
-"""Which communication a rank is in, where the supervisor finds it should the rank never come out of it."""
+"""Which communication a rank came to last, where the supervisor finds it should the rank never come out of it."""
 
-import ctypes
 import os
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING
@@ -13,11 +12,15 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 
+_IN_IT, _OVER = 0, 1
+
+
 class Entered:
     """One record in a file of its own, written over and over; nothing where the disk does not take it."""
 
     def __init__(self, agent: "Agent") -> None:
         self._mapped: Mapped | None = None
+        self._last: tuple[int, ...] = ()
         try:
             self._mapped = Mapped(os.path.join(agent.folder, f"{agent.stem}.entered"), RECORD.size)
         except OSError:
@@ -26,10 +29,9 @@ class Entered:
     def begin(self, op: int, group_and_dtype: int, sequence: int) -> None:
         if self._mapped is not None:
             now, tid = clock(), threads.current().tid
-            RECORD.pack_into(
-                self._mapped.buffer, 0, op, tid, now, now, group_and_dtype, sequence, 0, 0, 0, 0, int(Kind.ENTERED)
-            )
+            self._last = (op, tid, now, now, group_and_dtype, sequence, 0, 0, 0)
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _IN_IT, int(Kind.ENTERED))
 
     def end(self) -> None:
-        if self._mapped is not None:
-            ctypes.memset(self._mapped.buffer, 0, RECORD.size)
+        if self._mapped is not None and self._last:
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, int(Kind.ENTERED))

@@ -40,16 +40,19 @@ def ranks_run(
     longer: Longer = nothing,
     kept: Longer = nothing,
     missing: Callable[[int, int], bool] = lambda rank, step: False,
+    computes: bool = False,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
-    which rank and step there is no record of it."""
+    which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`."""
     tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank) for rank in range(ranks)]
-    delayed = [0] * ranks
+    delayed, cpu = [0] * ranks, [0] * ranks
 
     def spend(rank: int, step: int, phase: str, ms: float) -> None:
         tape = tapes[rank]
-        tape.change(phase, 0, delayed[rank])
-        tape.gap(ms + longer(rank, step, phase))
+        tape.change(phase, cpu[rank], delayed[rank])
+        took = ms + longer(rank, step, phase)
+        tape.gap(took)
+        cpu[rank] += ns(took) if computes else 0
         lost = ns(kept(rank, step, phase))
         delayed[rank] += lost
         tape.now += lost
@@ -65,7 +68,7 @@ def ranks_run(
             tape.add("spans", start, tape.now, kind="layer", name="Model", layer=0, depth=0, direction="forward")
             start = tape.now
             spend(rank, step, "backward", BACKWARD)
-            tape.change("communication", 0, delayed[rank])
+            tape.change("communication", cpu[rank], delayed[rank])
             begun.append((start, tape.now))
         left = max(tape.now for tape in tapes) + ns(TRANSFER)
         for rank, tape in enumerate(tapes):
@@ -79,5 +82,5 @@ def ranks_run(
             start = tape.now
             spend(rank, step, "optimizer", OPTIMIZER)
             tape.add("spans", start, tape.now, kind="phase", name="optimizer", layer=0)
-            tape.change("other", 0, delayed[rank])
+            tape.change("other", cpu[rank], delayed[rank])
     return open_run(make_run(path, tapes))

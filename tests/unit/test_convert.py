@@ -48,7 +48,7 @@ ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
             "unsure_ns": 1,
         },
     ),
-    Kind.ENTERED: ("unfinished", {"op": "one\n<b>", "group": "one\n<b>", "sequence": 2}),
+    Kind.ENTERED: ("reached", {"op": "one\n<b>", "group": "one\n<b>", "sequence": 2, "is_over": False}),
     Kind.CHANGE: ("changes", {"phase": "one\n<b>", "cpu_ns": 1, "delayed_ns": 2}),
 }
 

@@ -30,7 +30,7 @@ def test_a_rank_that_is_always_late_is_named_with_its_phase(phase: str, ranks: i
     run = ranks_run(tmp_path / "run", ranks, longer=both(late, noise(0.003)))
     (named,) = find_delays(meetings_of(run), STEP_NS).delays
     assert (named.rank, named.phase) == (ranks - 1, phase)
-    assert named.is_always_the_same
+    assert named.always and named.by == "blocked"
     assert named.step_share[0] < SHARE * 1.1 and named.step_share[2] > SHARE * 0.8
 
 
@@ -43,7 +43,17 @@ def test_ranks_that_are_late_in_turns_are_all_named(phase: str, ranks: int, tmp_
     named = find_delays(meetings_of(run), STEP_NS).delays
     assert {each.rank for each in named} == set(range(ranks))
     assert {each.phase for each in named} == {phase}
-    assert not any(each.is_always_the_same for each in named)
+    assert not any(each.always for each in named)
+
+
+@pytest.mark.parametrize(("share", "is_named"), [(0.015, False), (0.04, True)])
+def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
+    share: float, is_named: bool, tmp_path: Path
+) -> None:
+    late = delay("backward", share * STEP_MS, lambda step: 0)
+    run = ranks_run(tmp_path / "run", 2, longer=both(late, noise(0.003)), computes=True)
+    named = find_delays(meetings_of(run), STEP_NS).delays
+    assert [(each.rank, each.phase, each.by) for each in named] == [(0, "backward", "computing")] * is_named
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,7 +126,7 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     own[:, 1:] = 0
     own[:, 1:, 2] = work[:, 1:]
     kept = np.zeros((ranks, count))
-    found = Meetings("world", 0, list(range(ranks)), ["node0"] * ranks, entered, left, own, kept)
+    found = Meetings("world", 0, list(range(ranks)), ["node0"] * ranks, entered, left, own, np.zeros_like(own), kept)
     shared = efficiency(found)
     assert shared is not None
     took = (left[:, -1].max() - left[:, 0].min()) / 1e9

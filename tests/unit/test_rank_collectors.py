@@ -102,7 +102,9 @@ def test_communication_is_noted_when_it_is_found_done(agent: Any) -> None:
     works = InFlight(agent)
     done = {"first": False, "second": False}
     for number, name in enumerate(done):
-        works.add(Sent(number, agent.now, agent.now + 500, 0, number, 4096, ASYNC_CALL), partial(done.get, name, False))
+        works.add(
+            Sent(number, agent.now, agent.now + 500, 0, number, 4096, ASYNC_CALL), partial(done.__getitem__, name)
+        )
     works.look()
     assert agent.noted == []
     agent.now += 5 * MS

@@ -18,7 +18,7 @@ def hanging(path: Path, came: dict[int, int], inside: set[int]) -> Run:
             tape.met(tape.now, tape.now, tape.now + 1000, number)
             tape.gap(1)
         if rank in inside:
-            tape.add("unfinished", tape.now, tape.now, op="all_reduce", group="world", sequence=count)
+            tape.add("reached", tape.now, tape.now, op="all_reduce", group="world", sequence=count, is_over=False)
         tapes.append(tape)
     return open_run(make_run(path, tapes))
 

@@ -1,8 +1,10 @@
 """Delays: who made the others wait, and in which phase.
 
 At each meeting the last one to come keeps the others waiting. It is late by what it took longer than they did since the
-last meeting, phase by phase; what it was kept from its CPU is told apart, as that is no rank's doing. A phase is named
-where it makes others wait in the usual step, or so often that it cannot be chance.
+last meeting, phase by phase; what it was kept from its CPU is told apart, as that is no rank's doing. A rank's phase is
+named where it took longer than the others' did, in all steps or in those of its turn, by more than chance and by more
+than it does in runs without a delay. Two kinds of it are looked at by themselves: being blocked (asleep, or waiting for
+storage), which hardly ever happens by chance, and computing, which on a shared machine often takes longer on one rank.
 """
 
 from dataclasses import dataclass
@@ -12,31 +14,28 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings
 
-# A phase is named where it costs more than this share of a step: what runs without any delay in them come to at most
+# A phase is named where it is longer by at least this share of a step: more than runs without a delay come to
 # (`benchmarks/delays.py`).
-NOTABLE = 0.02
-# Meetings that follow each other have much in common: so many blocks of them are drawn anew, so many times.
+NOTABLE = {"blocked": 0.01, "computing": 0.02}
+# Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
-# One rank is the cause where so much of the cost is its own; else they take turns.
-MOSTLY = 0.8
+# Ranks that take turns come round after as many steps as there are ranks; of fewer steps of a turn nothing is told.
+_FEWEST_OF_A_TURN = 16
 
 
 @dataclass(frozen=True)
 class Delay:
-    """A phase of a rank in which it kept others waiting. `share_of_waiting` of all ranks' waiting, `cost_s` in
-    rank-seconds. `step_share`: by how much longer it made each step, at least, expected, at most (95 %). `turns`: how
-    often it was this rank, of the meetings where this phase made others wait."""
+    """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`. `share_of_waiting` of
+    all ranks' waiting, `cost_s` in rank-seconds. `step_share`: by how much longer it made a step than that of the
+    others, at least, expected, at most (95 %), on average over all steps. `always`: in all of them, not in turns."""
 
     rank: int
     phase: str
+    by: str
     share_of_waiting: float
     cost_s: float
     step_share: tuple[float, float, float]
-    turns: float
-
-    @property
-    def is_always_the_same(self) -> bool:
-        return self.turns >= MOSTLY
+    always: bool
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,11 @@ def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
     blamed, kept = _blamed(meetings, known)
     waited = float(meetings.waited[:, 1:].sum())
     explained = float(meetings.waited[:, known].sum())
-    delays = []
-    if explained:
-        for phase in range(len(PHASES)):
-            delays += _named(meetings, blamed[:, :, phase], PHASES[phase], explained, step_ns)
+    delays = [] if not explained else [
+        Delay(meetings.ranks[rank], PHASES[phase], by, cost / explained, cost / 1e9, share, always)
+        for by, rank, phase, share, always in _longer(meetings, step_ns)
+        if (cost := float(blamed[rank, :, phase].sum())) > 0
+    ]  # fmt: skip
     return Waiting(
         waited_s=waited / 1e9,
         meetings=meetings.entered.shape[1],
@@ -71,12 +71,58 @@ def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
     )
 
 
-def least_shares(meetings: Meetings, step_ns: float) -> dict[str, float]:
-    """By phase, what it made each step longer by at least (95 %), as a share of it, whichever rank was late."""
-    known = meetings.followed
-    late = _blamed(meetings, known)[0].sum(axis=0) / (len(meetings.ranks) - 1)
-    steps = _by_step(late.T, step_ns, meetings)
-    return {phase: _interval(steps[at] / step_ns)[0] for at, phase in enumerate(PHASES)}
+def _longer(meetings: Meetings, step_ns: float) -> list[tuple[str, int, int, tuple[float, float, float], bool]]:
+    """What ranks took longer for than the others: how, the places of rank and phase, by what share of all steps, and
+    whether in all of them. Of one phase of a rank the larger kind."""
+    found: dict[tuple[int, int], tuple[str, int, int, tuple[float, float, float], bool]] = {}
+    ranks = len(meetings.ranks)
+    for by, times in _kinds(meetings):
+        longer, turn = _than_the_others(times, meetings, step_ns)
+        for rank in range(ranks):
+            for phase in range(len(PHASES)):
+                series = longer[rank, :, phase]
+                share, always = _interval(series), True
+                if share[0] <= NOTABLE[by]:
+                    of_turn, always = _of_its_turn(series, turn, ranks), False
+                    share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
+                    if of_turn[0] <= NOTABLE[by]:
+                        continue
+                before = found.get((rank, phase))
+                if before is None or before[3][1] < share[1]:
+                    found[rank, phase] = by, rank, phase, share, always
+    return list(found.values())
+
+
+def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
+    """The interval of a rank's series in the steps of the turn in which it is the largest."""
+    turns = [series[turn == each] for each in range(ranks)]
+    if min(len(each) for each in turns) < _FEWEST_OF_A_TURN:
+        return 0.0, 0.0, 0.0
+    return _interval(max(turns, key=lambda each: float(each.mean())))
+
+
+def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
+    """By kind, the largest share of a step by which a phase of a rank was longer, at least: what `NOTABLE` is to exceed
+    in runs without a delay."""
+    found = {}
+    for by, times in _kinds(meetings):
+        longer, turn = _than_the_others(times, meetings, step_ns)
+        series = [longer[rank, :, phase] for rank in range(len(longer)) for phase in range(len(PHASES))]
+        found[by] = max(max(_interval(each)[0], _of_its_turn(each, turn, len(longer))[0]) for each in series)
+    return found
+
+
+def _kinds(meetings: Meetings) -> list[tuple[str, Floats]]:
+    return [("blocked", meetings.blocked), ("computing", meetings.own - meetings.blocked)]
+
+
+def _than_the_others(times: Floats, meetings: Meetings, step_ns: float) -> tuple[Floats, NDArray[np.int64]]:
+    """By how much longer each rank took than the others on average, in the steps that were followed, as a share of the
+    usual step (N, steps, phase); and whose turn the step would be, if ranks took turns."""
+    steps = _by_step(times, meetings, step_ns) / step_ns
+    numbers = np.flatnonzero(~np.isnan(steps).any(axis=(0, 2)))
+    ranks, steps = len(steps), steps[:, numbers]
+    return (steps * ranks - steps.sum(axis=0)) / (ranks - 1), numbers % ranks
 
 
 def causes(meetings: Meetings) -> list[str]:
@@ -107,35 +153,12 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> tuple[Floats, Float
     return blamed, of_kept
 
 
-def _named(meetings: Meetings, blamed: Floats, phase: str, waited: float, step_ns: float) -> list[Delay]:
-    """The delays of one phase, by rank, where there is any to be named; `blamed` (N, meetings), ns."""
-    ranks, others = len(blamed), len(blamed) - 1
-    steps = _by_step(blamed / others, step_ns, meetings)
-    low, _, _ = _interval(steps.sum(axis=0) / step_ns)
-    if low <= NOTABLE:
-        return []
-    cost = blamed.sum(axis=1)
-    turns = cost / cost.sum()
-    named = []
-    for at in range(ranks):
-        own_low, own, own_high = _interval(steps[at] / step_ns)
-        if turns[at] > 0 and own_low > NOTABLE / ranks / 2:
-            share = (own_low, own, own_high)
-            named.append(
-                Delay(
-                    meetings.ranks[at], phase, float(cost[at]) / waited, float(cost[at]) / 1e9, share, float(turns[at])
-                )
-            )
-    return named
-
-
-def _by_step(blamed: Floats, step_ns: float, meetings: Meetings) -> Floats:
-    """Meetings of a step taken together: there may be several in each."""
-    count = blamed.shape[1]
-    spacing = np.median(np.diff(meetings.left[0])) if meetings.left.shape[1] > 1 else step_ns
+def _by_step(times: Floats, meetings: Meetings, step_ns: float) -> Floats:
+    """The times (N, K, phase) of the meetings of a step taken together, as there may be several in each."""
+    spacing = float(np.median(np.diff(meetings.left[0]))) if meetings.left.shape[1] > 1 else step_ns
     each = max(round(step_ns / spacing), 1) if spacing > 0 else 1
-    whole = count // each * each
-    return blamed[:, :whole].reshape(len(blamed), -1, each).sum(axis=2) if whole else blamed
+    whole = times.shape[1] // each * each
+    return times[:, :whole].reshape(len(times), -1, each, times.shape[2]).sum(axis=2)
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:

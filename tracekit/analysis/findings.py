@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from tracekit.analysis.delays import MOSTLY
 from tracekit.analysis.report_schema import Finding, Report
 
 # A finding names so many layers and operators: those that a reader looks at first.
 _TOP = 20
+_HOW = {"blocked": "blocked", "computing": "at work"}  # of a delay
 
 
 def find_all(report: Report) -> list[Finding]:
@@ -125,14 +125,14 @@ def _root_causes(report: Report) -> list[Finding]:
     found = []
     for group in report.ranks:
         for delay in group.delays:
-            always = "" if delay.turns >= MOSTLY else "; ranks take turns"
+            often = "in each step" if delay.always else "in its turn"
             found.append(
                 Finding(
                     "delay.root_cause",
-                    f"rank {delay.rank}'s {delay.phase} caused {delay.share_of_waiting:.0%} of the others' waiting"
-                    f" ({delay.step.expected:.1%} of a step, {delay.step.low:.1%} to {delay.step.high:.1%}{always})",
-                    msgspec.to_builtins(delay)
-                    | {"group": group.group, "attempt": group.attempt, "always_this_rank": not always},
+                    f"rank {delay.rank}'s {delay.phase} caused {delay.share_of_waiting:.0%} of the others' waiting: it"
+                    f" was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of a step,"
+                    f" {delay.step.low:.1%} to {delay.step.high:.1%})",
+                    msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},
                 )
             )
     return found

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
 
 PHASES = ["loading", "forward", "backward", "optimizer", "communication", "other"]
-_UNKNOWN = len(PHASES)
+_UNKNOWN, _KEPT = len(PHASES), len(PHASES) + 1
 
 _ENTERED = f"""
     SELECT met.process, "group", sequence, met.start_ns AS entered_ns, met.start_ns + met.duration_ns AS left_ns,
@@ -37,7 +37,8 @@ class Meetings:
     """The meetings of one group in one attempt of the job: `ranks` (N), their `hosts` (N), and by rank and meeting
     (N, K) when it `entered` and `left`, Unix time in ns. `own`, (N, K, phase), ns: what the rank took from leaving the
     one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU, `kept`
-    (N, K); NaN where that was not followed, as before the first meeting."""
+    (N, K); of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN
+    where that was not followed, as before the first meeting."""
 
     group: str
     attempt: int
@@ -46,6 +47,7 @@ class Meetings:
     entered: Times
     left: Times
     own: Floats
+    blocked: Floats
     kept: Floats
 
     @property
@@ -93,22 +95,23 @@ def _meetings(group: str, attempt: int, rows: pd.DataFrame, paths: dict[int, "_P
     if entered.empty:
         return None
     came, went = entered.to_numpy(np.int64).T, left.to_numpy(np.int64).T
-    own = np.full((*came.shape, len(PHASES)), np.nan)
+    own, blocked = np.full((2, *came.shape, len(PHASES)), np.nan)
     kept = np.full(came.shape, np.nan)
     for at, process in enumerate(processes["process"]):
-        own[at, 1:], kept[at, 1:] = paths[int(process)].between(went[at, :-1], came[at, 1:])
+        took = paths[int(process)].between(went[at, :-1], came[at, 1:])
+        own[at, 1:], blocked[at, 1:], kept[at, 1:] = took[:, :-1, 0], took[:, :-1, 1], took[:, -1, 0]
     ranks, hosts = [int(rank) for rank in processes["rank"]], [str(host) for host in processes["host"]]
-    return Meetings(group, attempt, ranks, hosts, came, went, own, kept)
+    return Meetings(group, attempt, ranks, hosts, came, went, own, blocked, kept)
 
 
 @dataclass(frozen=True)
 class _Path:
-    """What the loop of a rank had done by each change of phase: `own` ns by phase, the last one not known; for how long
-    it had been kept from its CPU."""
+    """What the loop of a rank had done by each change of phase, ns (changes, phases + 2, 2): its own time in each
+    phase, and for how long it was blocked in it; then the same where the phase is not known; and for how long it had
+    been kept from its CPU."""
 
     times: Times
-    own: Floats  # (changes, phases + 1)
-    kept: Floats
+    done: Floats
 
     @classmethod
     def of(cls, run: Run, process: int) -> "_Path":
@@ -119,26 +122,31 @@ class _Path:
         if len(rows):  # one process may have made several loops, on several threads: the busiest counts
             rows = rows[rows["thread"] == rows["thread"].mode().iloc[0]]
         places = {name: place for place, name in enumerate(PHASES)}
-        phase = np.array([places.get(str(name), _UNKNOWN) for name in rows["phase"]], dtype=np.intp)
-        times, delayed = rows["start_ns"].to_numpy(np.int64), rows["delayed_ns"].to_numpy(np.int64)
+        phase = np.array([places.get(str(name), _UNKNOWN) for name in rows["phase"]], dtype=np.intp)[:-1]
+        times, delayed, cpu = (rows[name].to_numpy(np.int64) for name in ("start_ns", "delayed_ns", "cpu_ns"))
         took = np.diff(times).astype(np.float64)
-        was_kept = np.where((delayed[:-1] >= 0) & (delayed[1:] >= 0), np.clip(np.diff(delayed), 0, took), 0.0)
-        own = np.zeros((len(times), len(PHASES) + 1))
+        is_known = (delayed[:-1] >= 0) & (delayed[1:] >= 0)
+        kept = np.where(is_known, np.clip(np.diff(delayed), 0, took), 0.0)
+        done = np.zeros((len(times), _KEPT + 1, 2))
         if len(times):
-            own[np.arange(1, len(times)), phase[:-1]] = took - was_kept
-        return cls(times, own.cumsum(axis=0), np.concatenate(([0.0], was_kept)).cumsum())
+            after = np.arange(1, len(times))
+            done[after, phase, 0] = took - kept
+            done[after, phase, 1] = np.maximum(took - kept - np.diff(cpu), 0.0)
+            done[after, _KEPT, 0] = kept
+        return cls(times, done.cumsum(axis=0))
 
-    def between(self, begins: Times, ends: Times) -> tuple[Floats, Floats]:
-        """Own time by phase (n, phases), and time kept from the CPU (n), between pairs of moments; NaN where some of it
-        was not followed."""
+    def between(self, begins: Times, ends: Times) -> Floats:
+        """What it did between pairs of moments (n, phases + 1, 2), by phase and at last what it was kept; NaN where
+        some of it was not followed."""
         if len(self.times) < 2:
-            return np.full((len(begins), len(PHASES)), np.nan), np.full(len(begins), np.nan)
-        own = self._until(ends, self.own) - self._until(begins, self.own)
-        kept = self._until(ends, self.kept[:, None])[:, 0] - self._until(begins, self.kept[:, None])[:, 0]
-        unknown = (own[:, _UNKNOWN] > 0) | (begins < self.times[0]) | (ends > self.times[-1])
-        own[unknown], kept[unknown] = np.nan, np.nan
-        return own[:, :_UNKNOWN], kept
+            return np.full((len(begins), len(PHASES) + 1, 2), np.nan)
+        done = self._until(ends) - self._until(begins)
+        unknown = (done[:, _UNKNOWN, 0] > 0) | (begins < self.times[0]) | (ends > self.times[-1])
+        done[unknown] = np.nan
+        return np.delete(done, _UNKNOWN, axis=1)
 
-    def _until(self, moments: Times, amounts: Floats) -> Floats:
-        """The amounts by each moment; within a phase they grow evenly."""
-        return np.stack([np.interp(moments, self.times, amounts[:, at]) for at in range(amounts.shape[1])], axis=1)
+    def _until(self, moments: Times) -> Floats:
+        """What it had done by each moment; within a phase it does it evenly."""
+        flat = self.done.reshape(len(self.times), -1)
+        columns = [np.interp(moments, self.times, flat[:, at]) for at in range(flat.shape[1])]
+        return np.stack(columns, axis=1).reshape(len(moments), *self.done.shape[1:])

@@ -28,7 +28,7 @@ def unfinished(run: Run) -> list[NeverEnded]:
 
 def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
     meetings, clocks = aligned(as_recorded)
-    spent = (meetings.left[:, -1] - meetings.left[:, 0]).sum() / 1e9
+    spent = float((meetings.left[:, -1] - meetings.left[:, 0]).sum()) / 1e9
     found = find_delays(meetings, step_ns if step_ns > 0 else float(np.diff(meetings.left[0]).mean()))
     shared = efficiency(meetings)
     tree = {} if shared is None else {
@@ -59,5 +59,5 @@ def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
 
 def _delay(delay: Delay) -> DelaySummary:
     return DelaySummary(
-        delay.rank, delay.phase, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share), delay.turns
+        delay.rank, delay.phase, delay.by, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share), delay.always
     )

@@ -223,16 +223,17 @@ class LoaderSummary(msgspec.Struct):
 
 
 class DelaySummary(msgspec.Struct):
-    """A rank that made the others wait by a phase of its own. `share_of_waiting` of all their waiting,
-    `cost_rank_seconds` of it; each step took longer by `step`, a share of it. `turns`: of the meetings that this phase
-    was late for, the share in which it was this rank."""
+    """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, `always` or in
+    its turn. `share_of_waiting` of all their waiting, `cost_rank_seconds` of it; the phase was longer than that of the
+    others by `step`, a share of the usual step, on average over all steps."""
 
     rank: int
     phase: str
+    by: str
     share_of_waiting: float
     cost_rank_seconds: float
     step: Gain
-    turns: float
+    always: bool
 
 
 class ClockSummary(msgspec.Struct):

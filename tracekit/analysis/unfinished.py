@@ -6,13 +6,13 @@ from tracekit.run.reader import Run
 
 _IN_IT = """
     SELECT coalesce(who.attempt, 0) AS attempt, "group", sequence, any_value(op) AS op, list(DISTINCT who.rank) AS ranks
-    FROM unfinished JOIN processes AS who ON who.process = unfinished.process
-    WHERE who.rank >= 0 AND sequence >= 0 GROUP BY ALL ORDER BY ALL
+    FROM reached JOIN processes AS who ON who.process = reached.process
+    WHERE NOT is_over AND who.rank >= 0 AND sequence >= 0 GROUP BY ALL ORDER BY ALL
 """
 _REACHED = """
     SELECT coalesce(who.attempt, 0) AS attempt, "group", who.rank, max(sequence) AS sequence
     FROM (
-        SELECT process, "group", sequence FROM collectives UNION ALL SELECT process, "group", sequence FROM unfinished
+        SELECT process, "group", sequence FROM collectives UNION ALL SELECT process, "group", sequence FROM reached
     ) AS done
     JOIN processes AS who ON who.process = done.process
     WHERE who.rank >= 0 GROUP BY ALL

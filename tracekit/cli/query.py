@@ -14,7 +14,7 @@ import click
 def command(run: Path, sql: str, style: str) -> None:
     """Ask the tables of RUN by SQL (DuckDB's).
 
-    Tables: processes, spans, operators, batches, workers, fetches, samples, reads, collectives, unfinished, changes,
+    Tables: processes, spans, operators, batches, workers, fetches, samples, reads, collectives, reached, changes,
     counters. Times are integer nanoseconds.
 
     \b

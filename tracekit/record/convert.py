@@ -162,6 +162,7 @@ def _entered(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obj
         "op": _words(records["name"], words),
         "group": _words(records["a"] & UNKNOWN, words),
         "sequence": records["b"],
+        "is_over": records["direction"] != 0,
     }
 
 
@@ -178,5 +179,5 @@ _CONVERTERS: dict[Kind, tuple[str, Callable[[np.ndarray, pa.Array, int], dict[st
     Kind.READ: ("reads", _read),
     Kind.COLLECTIVE: ("collectives", _collective),
     Kind.CHANGE: ("changes", _change),
-    Kind.ENTERED: ("unfinished", _entered),
+    Kind.ENTERED: ("reached", _entered),
 }

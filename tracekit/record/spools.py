@@ -61,7 +61,7 @@ class Spool:
         return np.concatenate(batches) if batches else np.empty(0, dtype=_RECORD_TYPE), segment, offset
 
     def entered(self) -> np.ndarray:
-        """The communication that the process is in, a record or none; to be converted with its names."""
+        """The communication that the process came to last, a record or none; to be converted with its names."""
         self._read_names()
         try:
             data = np.fromfile(self.folder / f"{self.stem}.entered", dtype=_RECORD_TYPE)

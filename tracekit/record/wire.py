@@ -7,7 +7,7 @@ All files of one process share a stem, `<pid>-<start>`:
     <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
-    <stem>.entered        one record, mapped: the communication that a rank is in; its kind is 0 where it is in none
+    <stem>.entered        one record, mapped: the communication that a rank came to last
     <stem>.<n>.window     the raw Kineto trace of profiler window n
 
 A record is committed by its last field: `kind` is written last and is never 0.
@@ -62,7 +62,7 @@ class Kind(IntEnum):
     # b: sequence, -1 where not all of the group take part; c: bytes; d: after so long it was begun; depth: by how much
     # the end may be earlier, -1 it was not seen; direction: how
     COLLECTIVE = 7
-    ENTERED = 18  # what a rank was in when it came to nothing more; fields as of COLLECTIVE, but no end
+    ENTERED = 18  # the communication that a rank came to last; name, a, b as of COLLECTIVE; direction: 1 it was through
     # From here on the loop of a rank is in a phase; name: of the phase, "" not known; a: CPU time of its thread; b: for
     # how long it has waited for a CPU, -1 unknown
     CHANGE = 17

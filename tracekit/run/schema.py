@@ -116,8 +116,8 @@ TABLES: dict[str, pa.Schema] = {
         ("bucket", pa.int32()),
         ("unsure_ns", pa.int64()),
     ),
-    # The communication that a rank was in when it came to its end, or the recording did.
-    "unfinished": _table(("op", _NAME), ("group", _NAME), ("sequence", pa.int64())),
+    # The communication that a rank came to last. Where it was not over the rank was in it at the end.
+    "reached": _table(("op", _NAME), ("group", _NAME), ("sequence", pa.int64()), ("is_over", pa.bool_())),
     # Where the loop of a rank of several goes from one phase to the next: loading, forward, backward, communication,
     # optimizer, other; "" where that is not known until the next row. `cpu_ns` is the CPU time of the thread until
     # then, `delayed_ns` for how long it has waited for a CPU, -1 unknown.
