@@ -6,6 +6,7 @@ ours would not be: without one the reducer divides while it copies, or in the bu
 not at all. A hook that the program has is timed around.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns as clock
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .collectives import Collectives, Groups
 
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
+_MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
 
 
@@ -44,7 +46,8 @@ class Buckets:
         self._passes: list[_Pass] = []
         spool = agent.spool
         self._bucket, self._used = spool.intern("bucket"), spool.intern("used parameters")
-        self._configurations: list[dict[str, object]] = []
+        self._configurations: deque[dict[str, object]] = deque(maxlen=_MOST_MODELS)
+        self._distributed: Any = None
 
     def hook(self, module: ModuleType) -> None:
         """`module` is torch.nn.parallel.distributed, which finds the reducer in torch.distributed."""
@@ -67,14 +70,15 @@ class Buckets:
     def off(self) -> None:
         self._is_off = True
         self._patches.undo()
-        if self._distributed.Reducer is self._reducer:
+        if self._distributed is not None and self._distributed.Reducer is self._reducer:
             self._distributed.Reducer = self._original
 
     # The reducer's group.
 
     def group_for(self, value: Any) -> Any:
         """Ours in place of a group; anything else as it is."""
-        if self._is_off or not isinstance(value, self._distributed.ProcessGroup):
+        # One that a program has made a class of its own for answers more than ours passes on.
+        if self._is_off or type(value) is not self._distributed.ProcessGroup:
             return value
         try:
             state = _Pass()
@@ -90,11 +94,14 @@ class Buckets:
 
     def reduced(self, group: Any, state: _Pass, tensors: Any, ready: int, work: Any) -> None:
         """The reducer has sent something."""
+        import torch
+
         if self._is_off:
             return
         try:
             tensor, begun = tensors[0], clock()
-            is_gradient = tensor.is_floating_point() or tensor.is_complex()
+            with torch._C.DisableTorchFunction():  # no mode of the program's sees what we ask
+                is_gradient = tensor.is_floating_point() or tensor.is_complex()
             op, how = self._used, ASYNC_CALL
             if is_gradient:
                 op, how = self._bucket, self._number(state)
@@ -112,24 +119,30 @@ class Buckets:
     def _add(
         self, op: int, group: Any, tensor: Any, ready: int, begun: int, how: int, is_done: Callable[[], bool]
     ) -> None:
+        import torch
+
         spool, name = self._agent.spool, self._groups.name(group)
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        with torch._C.DisableTorchFunction():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            size, on_device = tensor.numel() * tensor.element_size(), tensor.device.type != "cpu"
         words = spool.intern(name) | spool.intern(dtype) << 32
-        size = tensor.numel() * tensor.element_size()
         sequence = self._groups.next_sequence(name)
-        sent = Sent(op, ready, begun, words, sequence, size, how, tensor.device.type != "cpu")
+        sent = Sent(op, ready, begun, words, sequence, size, how, on_device)
         if self._collectives.entered is not None:
             self._collectives.entered.begin(op, words, sequence)
         self._in_flight.look()
         self._in_flight.add(sent, is_done)
 
     def _backward_ended(self) -> None:
-        for state in self._passes:
-            if state.seen:
-                state.before, state.seen = state.seen, 0
-        self._in_flight.look()
-        if self._collectives.entered is not None and self._in_flight.is_empty:
-            self._collectives.entered.end()
+        try:
+            for state in self._passes:
+                if state.seen:
+                    state.before, state.seen = state.seen, 0
+            self._in_flight.look()
+            if self._collectives.entered is not None and self._in_flight.is_empty:
+                self._collectives.entered.end()
+        except Exception as error:
+            self._agent.fail("collectives", error)
 
     # Hooks of the program.
 
@@ -183,7 +196,7 @@ class Buckets:
         return __init__
 
     def _facts(self) -> dict[str, object]:
-        return {"ddp": self._configurations} if self._configurations else {}
+        return {"ddp": list(self._configurations)} if self._configurations else {}
 
     def _in_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent = self._agent

@@ -17,17 +17,18 @@ from tracekit.record.wire import ASYNC_CALL, CALL
 from .agent import Agent
 from .buckets import Buckets
 from .entered import Entered
-from .in_flight import InFlight, Sent
+from .in_flight import NOT_SEEN, InFlight, Sent
 from .patching import Patches
 from .phase_clock import COMMUNICATION, PhaseClock
 
 _OF_ALL = (
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
-    "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather",
-    "gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
-    "scatter_object_list",
+    "_all_gather_base", "_reduce_scatter_base", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
+    "all_gather_object", "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce",
+    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list",
 )  # fmt: skip
-_OF_TWO = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list")
+# Not isend and irecv, which `batch_isend_irecv` wants to be torch's own.
+_OF_TWO = ("recv", "send", "recv_object_list", "send_object_list")
 WORLD, NO_SEQUENCE = "world", -1
 
 
@@ -37,14 +38,25 @@ class Groups:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._had: dict[str, int] = {}
+        self._made = 0  # how often the program has made its groups
+
+    def start_anew(self) -> None:
+        """The program makes its groups, perhaps again: torch then gives them the names of the former ones."""
+        self._made += 1
+        self._had.clear()
 
     def name(self, group: Any) -> str:
+        """What it is called on all of its ranks; "" where this rank is not in it."""
+        again = f" #{self._made}" if self._made > 1 else ""
         if group is None or group is self._module.GroupMember.WORLD:
-            return WORLD
-        return str(getattr(group, "group_name", ""))
+            return WORLD + again
+        name = getattr(group, "group_name", "")
+        return f"{name}{again}" if name else ""
 
     def next_sequence(self, group: str) -> int:
         """The ranks of a group do everything in one order, so this is the same number on all of them."""
+        if not group:
+            return NO_SEQUENCE
         number = self._had.get(group, 0)
         self._had[group] = number + 1
         return number
@@ -55,6 +67,7 @@ class Collectives:
 
     def __init__(self) -> None:
         self._patches = Patches()
+        self._is_off = False
         self._inside = local()
         self._buckets: Buckets | None = None
         self.entered: Entered | None = None  # of a rank of several
@@ -68,7 +81,8 @@ class Collectives:
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
 
     def off(self) -> None:
-        self._patches.undo()
+        # The functions stay replaced: torch.distributed has taken ours by name, and torch compares them.
+        self._is_off = True
         if self._buckets is not None:
             self._buckets.off()
         self._forget_phases()
@@ -99,7 +113,10 @@ class Collectives:
     def _described(self, original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
+            if self._is_off:
+                return result
             try:
+                self._groups.start_anew()
                 agent, ranks = self._agent, module.get_world_size()
                 agent.describe(rank=module.get_rank(), world_size=ranks)
                 if ranks > 1 and agent.phases is None:
@@ -117,7 +134,7 @@ class Collectives:
         place = _place_of(original, "group")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if getattr(inside, "a_call", False):  # of objects, which are sent as tensors
+            if self._is_off or getattr(inside, "a_call", False):  # of objects, which are sent as tensors
                 return original(*args, **kwargs)
             group = args[place] if len(args) > place else kwargs.get("group")
             inside.a_call = True
@@ -150,23 +167,27 @@ class Collectives:
             self.entered.begin(op, words, sequence)
         now = clock()
         agent.governor.spent_ns += now - began
-        return Sent(op, now, now, words, sequence, size, CALL, device != "cpu")
+        return Sent(op, now, now, words, sequence, size, CALL, device not in ("cpu", ""))
 
     def end(self, sent: Sent, work: Any, is_over: bool) -> None:
         import torch
 
         end = clock()
         agent = self._agent
-        if self.entered is not None and is_over:
-            self.entered.end()
         if agent.phases is not None:
             agent.phases.leave(COMMUNICATION)
         if isinstance(work, torch.distributed.Work):
             sent.how = ASYNC_CALL
-            self._in_flight.add(sent, work.is_completed)
+            is_done = work.is_completed
+            if callable(is_done):
+                self._in_flight.add(sent, is_done)
+            else:  # put off, to be sent with others
+                self._in_flight.note(sent, end, NOT_SEEN)
         elif is_over:
-            self._in_flight.note(sent, end, 0)
+            self._in_flight.note(sent, end, NOT_SEEN if sent.on_device else 0)
         self._in_flight.look()
+        if self.entered is not None and is_over and self._in_flight.is_empty:
+            self.entered.end()
         agent.governor.spent_ns += clock() - end
 
 
@@ -204,10 +225,11 @@ def _largest(values: tuple[Any, ...]) -> tuple[int, str, str]:
     import torch
 
     best = (0, "", "")
-    for value in values:
-        members = value if type(value) is list else [value]
-        tensors = [member for member in members if type(member) in (torch.Tensor, torch.nn.Parameter)]
-        if tensors:
-            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            best = max(best, (size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device.type))
+    with torch._C.DisableTorchFunction():  # no mode of the program's sees what we ask
+        for value in values:
+            members = value if type(value) is list else [value]
+            tensors = [member for member in members if type(member) in (torch.Tensor, torch.nn.Parameter)]
+            if tensors:
+                size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+                best = max(best, (size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device.type))
     return best

@@ -54,6 +54,8 @@ class PhaseClock:
     def enter(self, phase: str) -> None:
         """The loop goes into a phase, from which it comes back."""
         if get_ident() == self._thread:
+            if phase in (LOADING, OPTIMIZER) and phase in self._open:  # it was left by an exception
+                del self._open[self._open.index(phase) :]
             self._open.append(phase)
             self._change(phase)
 

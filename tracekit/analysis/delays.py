@@ -19,6 +19,8 @@ from tracekit.analysis.meetings import PHASES, Floats, Meetings
 NOTABLE = {"blocked": 0.01, "computing": 0.02}
 # Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
+# A step may be so much shorter than the usual one, and has as many meetings.
+_SLACK = 0.1
 # Ranks that take turns come round after as many steps as there are ranks; of fewer steps of a turn nothing is told.
 _FEWEST_OF_A_TURN = 16
 
@@ -155,8 +157,9 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> tuple[Floats, Float
 
 def _by_step(times: Floats, meetings: Meetings, step_ns: float) -> Floats:
     """The times (N, K, phase) of the meetings of a step taken together, as there may be several in each."""
-    spacing = float(np.median(np.diff(meetings.left[0]))) if meetings.left.shape[1] > 1 else step_ns
-    each = max(round(step_ns / spacing), 1) if spacing > 0 else 1
+    left = meetings.left[0]
+    within = np.searchsorted(left, left + step_ns * (1 - _SLACK)) - np.arange(len(left))
+    each = max(int(np.median(within)), 1)
     whole = times.shape[1] // each * each
     return times[:, :whole].reshape(len(times), -1, each, times.shape[2]).sum(axis=2)
 

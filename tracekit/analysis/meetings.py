@@ -21,14 +21,22 @@ Times = NDArray[np.int64]
 PHASES = ["loading", "forward", "backward", "optimizer", "communication", "other"]
 _UNKNOWN, _KEPT = len(PHASES), len(PHASES) + 1
 
+# The ranks of a run. `launch`: a program may start all of them again, as other processes.
+RANKS = """
+    SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host,
+           dense_rank() OVER (PARTITION BY rank, coalesce(attempt, 0) ORDER BY process) - 1 AS launch
+    FROM (SELECT DISTINCT process, rank, attempt, host FROM processes WHERE rank >= 0)
+"""
+# From these nobody goes before all have come; a broadcast's root does, say.
+_OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
+    'all_gather_into_tensor', 'all_gather_object', 'all_gather_single', 'all_reduce', 'all_reduce_coalesced',
+    'all_to_all', 'all_to_all_single', 'barrier', 'monitored_barrier', 'reduce_scatter', 'reduce_scatter_single',
+    'reduce_scatter_tensor')"""
 _ENTERED = f"""
     SELECT met.process, "group", sequence, met.start_ns AS entered_ns, met.start_ns + met.duration_ns AS left_ns,
-           who.rank, who.attempt, who.host
-    FROM ({WAITED_FOR}) AS met
-    JOIN (SELECT DISTINCT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host
-          FROM processes WHERE rank >= 0) AS who
-      ON who.process = met.process
-    WHERE sequence >= 0
+           who.rank, who.attempt, who.launch, who.host
+    FROM ({WAITED_FOR}) AS met JOIN ({RANKS}) AS who ON who.process = met.process
+    WHERE sequence >= 0 AND coalesce(unsure_ns, 0) >= 0 AND op IN {_OF_ALL}
 """
 
 
@@ -78,8 +86,8 @@ def find_meetings(run: Run) -> Iterator[Meetings]:
     if met.empty:
         return
     paths = {int(process): _Path.of(run, int(process)) for process in met["process"].unique()}
-    groups = sorted(met.groupby(["attempt", "group"]), key=lambda each: -len(each[1]))
-    for (attempt, group), rows in groups:
+    groups = sorted(met.groupby(["attempt", "launch", "group"]), key=lambda each: -len(each[1]))
+    for (attempt, _, group), rows in groups:
         found = _meetings(str(group), int(attempt), rows, paths)
         if found is not None:
             yield found

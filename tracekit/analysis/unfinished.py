@@ -2,20 +2,21 @@
 
 import pandas as pd
 
+from tracekit.analysis.meetings import RANKS
 from tracekit.run.reader import Run
 
-_IN_IT = """
-    SELECT coalesce(who.attempt, 0) AS attempt, "group", sequence, any_value(op) AS op, list(DISTINCT who.rank) AS ranks
-    FROM reached JOIN processes AS who ON who.process = reached.process
-    WHERE NOT is_over AND who.rank >= 0 AND sequence >= 0 GROUP BY ALL ORDER BY ALL
+_IN_IT = f"""
+    SELECT attempt, launch, "group", sequence, any_value(op) AS op, list(DISTINCT who.rank) AS ranks
+    FROM reached JOIN ({RANKS}) AS who ON who.process = reached.process
+    WHERE NOT is_over AND sequence >= 0 GROUP BY ALL ORDER BY ALL
 """
-_REACHED = """
-    SELECT coalesce(who.attempt, 0) AS attempt, "group", who.rank, max(sequence) AS sequence
+_REACHED = f"""
+    SELECT attempt, launch, "group", who.rank, max(sequence) AS sequence
     FROM (
         SELECT process, "group", sequence FROM collectives UNION ALL SELECT process, "group", sequence FROM reached
+        UNION ALL SELECT process, 'world', -1 FROM processes WHERE rank >= 0
     ) AS done
-    JOIN processes AS who ON who.process = done.process
-    WHERE who.rank >= 0 GROUP BY ALL
+    JOIN ({RANKS}) AS who ON who.process = done.process GROUP BY ALL
 """
 
 
@@ -28,7 +29,7 @@ def never_ended(run: Run) -> pd.DataFrame:
     reached = run.sql(_REACHED)
     missing = []
     for row in found.itertuples():
-        same = reached[(reached["attempt"] == row.attempt) & (reached["group"] == row.group)]
+        same = reached[(reached[["attempt", "launch", "group"]] == [row.attempt, row.launch, row.group]).all(axis=1)]
         behind = same[same["sequence"] < row.sequence].sort_values("rank")
         missing.append([(int(each.rank), int(each.sequence)) for each in behind.itertuples()])
     return found.assign(missing=missing, ranks=[sorted(int(rank) for rank in ranks) for ranks in found["ranks"]])

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def record(options: Options) -> Outcome:
     refuse_elsewhere(options.settings)
     cpus_for(options.settings)
     spool: Path | None = None
+    run: Path | None = None
     try:
         spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
         manifest = _new_manifest(options, spool)
@@ -75,6 +77,9 @@ def record(options: Options) -> Outcome:
     except OSError as error:
         if spool is not None:
             shutil.rmtree(spool, ignore_errors=True)
+        if run is not None:
+            with suppress(OSError):
+                leave(run, manifest)
         heard, witness = signals.block(), signals.Witness()
         child = spawn(options.command, program_environment(None), heard)
         status = signals.wait_for(child, heard, witness)

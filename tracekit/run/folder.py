@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DIRECTORY = "tracekit-runs"
 STUDY_FILE = "study.json"
+_OTHERS_S = 5.0
 PROCESSES_OF_A_HOST = 1 << 20  # of each supervisor of a run
 PROBE = "probe"  # below a run: runs of its command with other loader settings (`probes`)
 
@@ -63,10 +64,24 @@ def take_part(path: Path, manifest: "Manifest", force: bool = False) -> Path:
     """
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Where a shared file system has no locks another one may be about to make it.
+    patience = time.monotonic() + (_OTHERS_S if manifest.job else 0)
+    while True:
+        try:
+            return _take_part(path, manifest, force)
+        except RunError:
+            if time.monotonic() >= patience or is_run(path):
+                raise
+            time.sleep(0.1)
+
+
+def _take_part(path: Path, manifest: "Manifest", force: bool) -> Path:
     with _alone_in(path.parent):
         others = _supervisors(path) if manifest.job else []
         same_job = [each for each in others if each.job == manifest.job]
         was_here = any(each.is_on(manifest.node) and each.ended_ns is not None for each in same_job)
+        if was_here and any(each.ended_ns is None for each in same_job):
+            raise RunError(f"{path}: others of this job are still recorded into it; choose another --output")
         if not same_job or was_here:
             others = []
             _create(path, force)
@@ -80,9 +95,10 @@ def take_part(path: Path, manifest: "Manifest", force: bool = False) -> Path:
 
 def leave(path: Path, manifest: "Manifest") -> None:
     """Nothing was recorded: remove the manifest, and the run where nobody else takes part in it."""
-    manifest.path_in(path).unlink(missing_ok=True)
-    if not is_run(path):
-        shutil.rmtree(path, ignore_errors=True)
+    with _alone_in(path.parent):
+        manifest.path_in(path).unlink(missing_ok=True)
+        if not is_run(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _supervisors(path: Path) -> "list[Manifest]":
