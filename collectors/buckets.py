@@ -6,6 +6,7 @@ ours would not be: without one the reducer divides while it copies, or in the bu
 not at all. A hook that the program has is timed around.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,7 +139,8 @@ class Buckets:
             for state in self._passes:
                 if state.seen:
                     state.before, state.seen = state.seen, 0
-            self._in_flight.look()
+            # The reducer has waited for all of them, unless the pass has failed.
+            self._in_flight.look(have_buckets=sys.exc_info()[0] is None)
             if self._collectives.entered is not None and self._in_flight.is_empty:
                 self._collectives.entered.end()
         except Exception as error:

@@ -178,7 +178,7 @@ class Collectives:
             agent.phases.leave(COMMUNICATION)
         if isinstance(work, torch.distributed.Work):
             sent.how = ASYNC_CALL
-            is_done = work.is_completed
+            is_done: Any = work.is_completed
             if callable(is_done):
                 self._in_flight.add(sent, is_done)
             else:  # put off, to be sent with others

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING
 
-from tracekit.record.wire import Kind
+from tracekit.record.wire import BUCKET, Kind
 
 from .spool import threads
 
@@ -49,8 +49,8 @@ class InFlight:
         else:
             self.note(sent, sent.begun, NOT_SEEN)
 
-    def look(self) -> None:
-        """Note what is done by now."""
+    def look(self, have_buckets: bool = False) -> None:
+        """Note what is done by now; where `have_buckets` all buckets are, whatever their works say yet."""
         works = self._works
         for _ in range(len(works)):
             try:
@@ -58,7 +58,7 @@ class InFlight:
             except IndexError:  # another thread looks too
                 return
             now = clock()
-            if is_done():
+            if (have_buckets and sent.how >= BUCKET) or is_done():
                 self.note(sent, now, min(now - not_before, _LONGEST_UNSURE))
             else:
                 works.append((sent, is_done, now))

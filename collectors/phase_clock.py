@@ -5,6 +5,7 @@ which phase, is told by how long each rank took for its own work; and what it wa
 """
 
 import os
+from collections import deque
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
@@ -26,8 +27,9 @@ _CHANGE = int(Kind.CHANGE)
 _SHARE = 0.5
 # What took longer did so because the thread was kept from its CPU meanwhile: a change takes 3 to 10 us.
 _LONGEST_NS = 30_000
-# The first steps are followed whatever it costs, so that what a change costs is known.
-_FIRST_STEPS = 32
+# The first steps are followed whatever it costs, some 0.1 s in all: what a change costs is known then, and a short run
+# tells who was late.
+_FIRST_STEPS = 256
 # Which steps are followed must be the same on all ranks, and no rank must fall into step with them: by a hash.
 _SPREAD, _RANGE = 0x9E3779B1, 1 << 32
 
@@ -45,7 +47,8 @@ class PhaseClock:
         self._open: list[str] = []
         self._step = -1
         self._follows, self._followed = True, 0
-        self._spent_ns = 0
+        self._spent_ns = 0  # in this step
+        self._costs: deque[int] = deque(maxlen=_FIRST_STEPS)  # of steps that were followed
         try:
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -77,14 +80,17 @@ class PhaseClock:
         governor = self._agent.governor
         if governor.steps != self._step:
             self._step = governor.steps
+            if self._follows and self._spent_ns:
+                self._costs.append(self._spent_ns)
+            self._spent_ns = 0
             followed, self._follows = self._follows, self._is_followed()
             self._followed += self._follows
             if followed and not self._follows:
                 self._note(NOT_KNOWN, began)
         if self._follows:
             self._note(phase, began)
-        spent = clock() - began
-        self._spent_ns += min(spent, _LONGEST_NS)
+        spent = min(clock() - began, _LONGEST_NS)
+        self._spent_ns += spent
         governor.spent_ns += spent
 
     def _note(self, phase: str, now: int) -> None:
@@ -96,7 +102,7 @@ class PhaseClock:
         if self._followed < _FIRST_STEPS:
             return True
         allowed = governor.typical_step_ns * governor.budget * _SHARE
-        cost = self._spent_ns / self._followed
+        cost = sorted(self._costs)[len(self._costs) // 2]
         return self._step * _SPREAD % _RANGE < allowed / cost * _RANGE
 
     def _delayed(self) -> int:

@@ -200,25 +200,26 @@ class Samples:
     def __len__(self):
         return 100
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.005)
         return index
 
 print(os.getpid(), file=open(pathlib.Path(__file__).with_suffix(".pids"), "a"))
-for _ in range(3):
+for _ in range(int(sys.argv[1])):
     for _ in DataLoader(Samples(), 4):
         pass
 """
 
 
-def test_a_program_that_cannot_run_beside_itself_is_probed_alone(tmp_path: Path) -> None:
-    """GIVEN a program that refuses to run twice at once THEN its probe says so, runs it alone with other settings,
-    and leaves no process behind."""
+@pytest.mark.parametrize(("epochs", "why"), [("20", "another one is running"), ("3", "would end before it had turns")])
+def test_a_program_that_cannot_run_beside_itself_is_probed_alone(epochs: str, why: str, tmp_path: Path) -> None:
+    """GIVEN a program that refuses to run twice at once, or soon ends THEN its probe says so, runs it alone with other
+    settings, and leaves no process behind."""
     program = tmp_path / "alone.py"
     program.write_text(ALONE)
-    assert record([sys.executable, str(program)], tmp_path / "run").code == 0
+    assert record([sys.executable, str(program), epochs], tmp_path / "run").code == 0
     done = tracekit("analyze", "--probe", "--json", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    assert "side by side" in done.stderr and "another one is running" in done.stderr
+    assert "side by side" in done.stderr and why in done.stderr
     (loader,) = json.loads(done.stdout)["loaders"]
     assert loader["probed"]
     assert not any(psutil.pid_exists(int(pid)) for pid in program.with_suffix(".pids").read_text().split())

@@ -60,10 +60,10 @@ class Rows:
 # Communication that the loop waits for: calls that return when it is done, and of the buckets of a backward pass the
 # last one, after which that pass only waits for them.
 WAITED_FOR = """
-    SELECT * EXCLUDE (following, following_ns) FROM (
-        SELECT *, lead(bucket) OVER later AS following, lead(ready_ns) OVER later AS following_ns FROM collectives
-        WHERE coalesce(bucket, -1) >= 0 WINDOW later AS (PARTITION BY process ORDER BY ready_ns, start_ns)
-    ) WHERE coalesce(following, 0) = 0 AND (following_ns IS NULL OR following_ns >= start_ns + duration_ns)
+    SELECT * EXCLUDE (following) FROM (
+        SELECT *, lead(bucket) OVER (PARTITION BY process ORDER BY ready_ns, start_ns) AS following FROM collectives
+        WHERE coalesce(bucket, -1) >= 0
+    ) WHERE coalesce(following, 0) = 0
     UNION ALL
     SELECT * FROM collectives WHERE NOT coalesce(is_async, false) AND coalesce(bucket, -1) < 0
 """

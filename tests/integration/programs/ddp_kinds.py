@@ -61,6 +61,10 @@ def train(kind: str) -> nn.Module:
         if dist.get_rank() < 2:
             dist.all_reduce(torch.ones(5), group=group)
         dist.all_reduce(torch.ones(1000), async_op=True).wait()
+        with dist._coalescing_manager(async_ops=True) as together:
+            for _ in range(2):
+                dist.all_reduce(torch.ones(10), async_op=True)
+        together.wait()
         dist.all_gather_object([None] * dist.get_world_size(), {"rank": dist.get_rank()})
     return shared
 
