@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,34 +125,36 @@ def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
     assert "rank 1 never came to it" in never.title
 
 
-@contextmanager
+@pytest.fixture
 def two_hosts() -> Iterator[list[NetworkHost]]:
-    try:
-        with network_hosts(2) as hosts:
-            yield hosts
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespaces here: {error}")
+    with ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(network_hosts(2))
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no network namespaces here: {error}")
+        yield hosts
 
 
 @pytest.mark.alone
-def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned(tmp_path: Path) -> None:
+def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned(
+    two_hosts: list[NetworkHost], tmp_path: Path
+) -> None:
     """GIVEN a job on two hosts, each with a supervisor and torchrun WHEN both record into one folder THEN it is one run
     of all ranks; and a clock that goes wrong is found and corrected."""
     run = tmp_path / "run"
-    with two_hosts() as hosts:
-        recordings = []
-        for number, host in enumerate(hosts):
-            torchrun_here = [
-                sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(number),
-                "--nproc-per-node", "1", "--master-addr", hosts[0].address, "--master-port", "29531",
-                str(PROGRAMS / "late_ranks.py"), "--steps", "150", "--width", "128",
-            ]  # fmt: skip
-            words = [*TRACEKIT, "record", "-q", "--job", "one", "-o", str(run), "--", *torchrun_here]
-            environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": host.interface}
-            recordings.append(
-                subprocess.Popen(host.on_it(words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            )
-        ended = [each.communicate(timeout=240) for each in recordings]
+    recordings = []
+    for number, host in enumerate(two_hosts):
+        torchrun_here = [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(number),
+            "--nproc-per-node", "1", "--master-addr", two_hosts[0].address, "--master-port", "29531",
+            str(PROGRAMS / "late_ranks.py"), "--steps", "150", "--width", "128",
+        ]  # fmt: skip
+        words = [*TRACEKIT, "record", "-q", "--job", "one", "-o", str(run), "--", *torchrun_here]
+        environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": host.interface}
+        recordings.append(
+            subprocess.Popen(host.on_it(words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
+    ended = [each.communicate(timeout=240) for each in recordings]
     assert [each.returncode for each in recordings] == [0, 0], ended
     opened = open_run(run)
     assert len(opened.manifests) == 2
