@@ -88,6 +88,17 @@ def test_whoever_is_alone_is_never_stopped(tmp_path: Path) -> None:
     assert run.stops == []
 
 
+def test_whoever_is_alone_is_ended_when_its_time_is_up() -> None:
+    """GIVEN a time that begins when it is in its loop, at the third look THEN it is not stopped, but ended."""
+    began = time.monotonic()
+    run = alone(Starts(["sleep", "300"]), patience_s=10.0, most_s=0.5)
+
+    assert 0.5 <= time.monotonic() - began < 10
+    assert (run.process.returncode, run.stops, run.was_ended) == (-signal.SIGTERM, [], True)
+    with pytest.raises(TimeoutError, match="had not come to its loop"):
+        alone(Starts(["sleep", "300"], looks=10**9), patience_s=0.5, most_s=0.5)
+
+
 def test_one_that_ends_before_its_loop_has_no_turn(tmp_path: Path) -> None:
     launches = [Starts(["false"]), Starts([sys.executable, "-c", NOTES, str(tmp_path / "1"), "1"], looks=10**9)]
 
@@ -98,14 +109,14 @@ def test_one_that_ends_before_its_loop_has_no_turn(tmp_path: Path) -> None:
 
 def test_when_the_time_is_up_all_are_ended_with_what_they_have_started() -> None:
     """GIVEN programs whose children outlive them, as a worker does that was just being started THEN neither is left."""
-    words = ["sh", "-c", "sleep 300 & sleep 300"]
+    words = ["sh", "-c", "sleep 302 & sleep 302"]
 
     began = time.monotonic()
     runs = take_turns([Starts(words), Starts(words)], [0.1, 0.2], most_s=0.7)
 
     assert 0.7 <= time.monotonic() - began < 10
     assert all(run.was_ended and len(run.stops) >= 3 for run in runs)
-    assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "300"]]
+    assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "302"]]
 
 
 class Startles:

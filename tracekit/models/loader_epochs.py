@@ -11,7 +11,6 @@ from scipy.optimize import brentq
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
-from tracekit.models.storage import Storage
 
 # So many batches are replayed, of so many epochs: the rest goes on as they did.
 _MOST_BATCHES = 400
@@ -37,6 +36,15 @@ class Beside:
 
     together: float = 1.0
     cost: float = 1.0
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Some batches are read `at_once` as fast as one; more share what these got (None: any number). A batch that is
+    read alone takes the share `alone` of what the run saw."""
+
+    at_once: float | None = None
+    alone: float = 1.0
 
 
 def as_crowded(costs: LoaderCosts) -> LoaderCosts:
@@ -72,15 +80,27 @@ def stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
 
 def time_of(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: Beside = Beside()) -> float:
     """Seconds per batch."""
+    replays = _replays(costs, *_with_storage(costs, settings, storage, beside), settings)
+    total = sum(_length(found, batches) for found, batches in replays)
+    return (total + stops_s(costs, settings.workers, beside.cost)) / batches_of(costs)
+
+
+def slowed(costs: LoaderCosts, settings: LoaderSettings, at_once: float) -> float:
+    """How many times longer reading takes with these settings where storage reads so many `at_once`."""
+    work, machine = _with_storage(costs, settings, Storage(at_once), Beside())
+    alone = sum(float(costs.blocked[epoch.at].sum()) for epoch in typical_epochs(costs))
+    return sum(found.reading for found, _ in _replays(costs, work, machine, settings)) / alone if alone else 1.0
+
+
+def _with_storage(
+    costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: Beside
+) -> tuple[Workload, Machine]:
     work = workload(costs, settings.workers, beside.cost)
     read, machine = costs.blocked * storage.alone, replace(machine_of(costs), together=beside.together)
     if storage.at_once is None:
-        work = replace(work, delay=read)
-    else:
-        work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
-        machine = replace(machine, stream=1.0 / storage.at_once)
-    total = sum(_length(found, batches) for found, batches in _replays(costs, work, machine, settings))
-    return (total + stops_s(costs, settings.workers, beside.cost)) / batches_of(costs)
+        return replace(work, delay=read), machine
+    work = replace(work, delay=np.zeros(len(costs)), transfer=read / storage.at_once)
+    return work, replace(machine, stream=1.0 / storage.at_once)
 
 
 def stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:

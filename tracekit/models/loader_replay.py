@@ -68,11 +68,12 @@ class LoaderSettings:
 @dataclass(frozen=True)
 class Replay:
     """When the program asked for each batch and got it, s from the beginning of the epoch [B], in the order in which
-    they came; and when it was through with the last one."""
+    they came; when it was through with the last one; and for how long storage was being read, by each reader, s."""
 
     asked: Seconds
     received: Seconds
     end: float
+    reading: float
 
     @property
     def stall(self) -> float:
@@ -118,6 +119,7 @@ class _Epoch:
         self._asked: list[float] = []
         self._received: list[float] = []
         self._is_waiting = False
+        self._reading = 0.0
 
     def run(self) -> Replay:
         self._asked.append(0.0)
@@ -131,7 +133,7 @@ class _Epoch:
             self._is_waiting = True
         while self._tasks:
             self._advance()
-        return Replay(np.array(self._asked[: len(self._work)]), np.array(self._received), self._now)
+        return Replay(np.array(self._asked[: len(self._work)]), np.array(self._received), self._now, self._reading)
 
     # The program.
 
@@ -237,6 +239,7 @@ class _Epoch:
         }
         step = min(task.phases[0][1] / rates.get(task.kind(), 1.0) for task in self._tasks.values())
         self._now += step
+        self._reading += step * reading
         ended = []
         for who, task in self._tasks.items():
             kind, left = task.phases[0]

@@ -20,6 +20,7 @@ from tracekit.models.loader_epochs import (
     RECEIVE_S,
     START_S,
     Beside,
+    Storage,
     batches_of,
     measured_time,
     settings_of,
@@ -29,7 +30,7 @@ from tracekit.models.loader_epochs import (
 )
 from tracekit.models.loader_memory import fits
 from tracekit.models.loader_replay import LoaderSettings
-from tracekit.models.storage import Storage, storages
+from tracekit.models.storage import ProbedStorage, probed_storage, storages
 
 _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
@@ -89,14 +90,15 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         expected, error = measured * each.ratio, float(np.exp(each.error))
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
-    besides = _besides(costs, probe, seen.values())
+    run = _Known(costs, probe, None if probe is None else probed_storage(costs, probe.costs))
+    besides = run.besides(seen.values())
     of_workers = {current.workers: [_missed(measured, time_of(costs, current, Storage()))]}
     # By itself: how much waiting for CPUs counts is taken from the run.
     own_error = abs(time_of(replace(costs, crowded=0.0), current, Storage()) / measured - 1) if measured > 0 else 0.0
     error = max(own_error, MODEL_ERROR)
     for cell, measured_so in list(seen.items()):
         if cell != now:
-            replayed = _forecast(costs, measured_so.settings, probe, besides)
+            replayed = run.forecast(measured_so.settings, besides)
             seen[cell] = _both(measured_so, replayed, error)
             of_workers.setdefault(cell[0], []).append(_missed(seen[cell].expected, replayed.expected))
     missed = {workers: float(np.exp(np.mean(np.log(of_workers[workers])))) for workers in sorted(of_workers)}
@@ -104,7 +106,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     def forecast(settings: LoaderSettings) -> Forecast:
         if known := seen.get((settings.workers, settings.prefetch if settings.workers else 0)):
             return replace(known, settings=settings)
-        found = _forecast(costs, settings, probe, besides)
+        found = run.forecast(settings, besides)
         factor = float(np.interp(settings.workers, list(missed), list(missed.values())))
         low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
         return Forecast(settings, low, factor * found.expected, high)
@@ -188,44 +190,54 @@ def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
     return replace(seen, low=expected / half, expected=expected, high=expected * half)
 
 
-def _besides(costs: LoaderCosts, probe: Probe | None, seen: Iterable[Forecast]) -> list[Beside]:
-    """What a run with workers has in its costs, and one without has not seen, so that the truth lies between; but a
-    probe of it has: of how much CPUs slow each other, what the times are most like that the probe saw."""
-    if costs.settings.num_workers:
-        return [Beside()]
-    cells = [each for each in seen if each.settings.workers]
-    if probe is None or not cells:
-        return [Beside(1.0, CHEAPEST), Beside(TOGETHER, 1.0)]
-    probed = probe.costs.settings.num_workers
-    cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probed else 1.0
-    # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
-    possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
+@dataclass(frozen=True)
+class _Known:
+    """What a run has seen of a loader, and a probe of it, if there was one."""
 
-    def misses(beside: Beside) -> float:
-        replayed = [_forecast(costs, each.settings, probe, [beside]).expected for each in cells]
-        return sum(
-            np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + _REPLAYED_WELL**2)
-            for each, time in zip(cells, replayed, strict=True)
+    costs: LoaderCosts
+    probe: Probe | None
+    storage: ProbedStorage | None
+
+    def besides(self, seen: Iterable[Forecast]) -> list[Beside]:
+        """What a run with workers has in its costs, and one without has not seen, so that the truth lies between; but
+        a probe of it has: of how much CPUs slow each other, what the times are most like that the probe saw."""
+        costs, probe = self.costs, self.probe
+        if costs.settings.num_workers:
+            return [Beside()]
+        cells = [each for each in seen if each.settings.workers]
+        if probe is None or not cells:
+            return [Beside(1.0, CHEAPEST), Beside(TOGETHER, 1.0)]
+        probed = probe.costs.settings.num_workers
+        cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probed else 1.0
+        # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
+        possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
+
+        def misses(beside: Beside) -> float:
+            replayed = [self.forecast(each.settings, [beside]).expected for each in cells]
+            return sum(
+                np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + _REPLAYED_WELL**2)
+                for each, time in zip(cells, replayed, strict=True)
+            )
+
+        together = min((Beside(together, cost) for together in _TOGETHERS), key=misses).together
+        return [Beside(together, each) for each in sorted(possible)]
+
+    def forecast(self, settings: LoaderSettings, besides: list[Beside]) -> Forecast:
+        """What the replay says."""
+        costs = self.costs
+        possible = [costs]
+        slow: list[LoaderCosts] = []
+        if costs.settings.num_workers and not settings.workers and costs.faults:
+            # Memory that is new to workers may be there already in a program that makes its batches itself.
+            possible.append(replace(costs, cpu=costs.cpu * (1 - costs.faults)))
+        if settings.workers and not costs.settings.num_workers:
+            possible, slow = _in_workers(costs, self.probe)
+        storage = storages(costs, max(settings.workers, 1), self.storage)
+        beside = besides if settings.workers else besides[:1]
+        times, slow_times = (
+            [time_of(*each) for each in product(some, [settings], storage, beside)] for some in (possible, slow)
         )
-
-    together = min((Beside(together, cost) for together in _TOGETHERS), key=misses).together
-    return [Beside(together, each) for each in sorted(possible)]
-
-
-def _forecast(costs: LoaderCosts, settings: LoaderSettings, probe: Probe | None, besides: list[Beside]) -> Forecast:
-    possible = [costs]
-    slow: list[LoaderCosts] = []
-    if costs.settings.num_workers and not settings.workers and costs.faults:
-        # Memory that is new to workers may be there already in a program that makes its batches itself.
-        possible.append(replace(costs, cpu=costs.cpu * (1 - costs.faults)))
-    if settings.workers and not costs.settings.num_workers:
-        possible, slow = _in_workers(costs, probe)
-    storage = storages(costs, max(settings.workers, 1), probe.costs if probe else None)
-    beside = besides if settings.workers else besides[:1]
-    times, slow_times = (
-        [time_of(*each) for each in product(some, [settings], storage, beside)] for some in (possible, slow)
-    )
-    return Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times))
+        return Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times))
 
 
 def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCosts], list[LoaderCosts]]:

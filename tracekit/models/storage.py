@@ -3,25 +3,52 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
+from tracekit.models.loader_epochs import Storage, settings_of, slowed
 
 # Of a mean: so many standard errors to either side hold it with 95 %.
 _STANDARD_ERRORS = 1.96
 # Fewer batches do not tell how sure they are.
 _FEWEST_SAME = 30
+# What storage answers at once is known to within this.
+_CLOSE = 0.01
 
 
 @dataclass(frozen=True)
-class Storage:
-    """Some batches are read `at_once` as fast as one; more share what these got (None: any number). A batch that is
-    read alone takes the share `alone` of what the run saw."""
+class ProbedStorage:
+    """What a probe with so many `readers` has seen of storage: what it is at best and at worst, and that it may be
+    `no_faster` for more of them."""
 
-    at_once: float | None = None
-    alone: float = 1.0
+    readers: int
+    storages: list[Storage]
+    no_faster: Storage
 
 
-def storages(costs: LoaderCosts, workers: int, probe: LoaderCosts | None = None) -> list[Storage]:
+def probed_storage(costs: LoaderCosts, probe: LoaderCosts) -> ProbedStorage:
+    """By how much longer a batch took to read in the probe than in the run."""
+    low, high = _slower(costs, probe)
+    no_faster = Storage(max(probe.reading / max(high, 1.0), 1.0))
+    return ProbedStorage(probe.readers, [_as_slow(costs, probe, slower) for slower in (low, high)], no_faster)
+
+
+def _as_slow(costs: LoaderCosts, probe: LoaderCosts, slower: float) -> Storage:
+    """The storage with which reading takes so many times longer in a replay of the probe. What readers got there on
+    average would be less than it can give: they begin and end, and compute."""
+    settings, most = settings_of(probe), float(max(probe.readers, 1))
+
+    def missed(at_once: float) -> float:
+        return slowed(costs, settings, at_once) - slower
+
+    if slower <= 1:
+        return Storage()
+    if missed(1.0) <= 0:
+        return Storage(1.0)
+    return Storage(float(brentq(missed, 1.0, most, rtol=_CLOSE)) if missed(most) < 0 else most)
+
+
+def storages(costs: LoaderCosts, workers: int, probed: ProbedStorage | None = None) -> list[Storage]:
     """The storages that a run may have met, as far as they differ for so many workers: the truth lies between.
 
     More readers than were ever seen may be read for as fast, or get no more than these did. Fewer may be served no
@@ -32,11 +59,9 @@ def storages(costs: LoaderCosts, workers: int, probe: LoaderCosts | None = None)
         return [Storage()]
     if workers < seen:
         return [Storage(), Storage(1.0, 1 / seen)]
-    if probe is None or probe.readers <= seen:
+    if probed is None or probed.readers <= seen:
         return [Storage(), Storage(seen)]
-    low, high = _slower(costs, probe)
-    found = [Storage() if slower <= 1 else Storage(max(probe.reading / slower, 1.0)) for slower in (low, high)]
-    return found if workers <= probe.readers else [*found, Storage(max(probe.reading / max(high, 1.0), 1.0))]
+    return [*probed.storages, probed.no_faster] if workers > probed.readers else probed.storages
 
 
 def _slower(costs: LoaderCosts, probe: LoaderCosts) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
 from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.turns import patience, take_turns
+from tracekit.study.turns import alone, patience, take_turns
 
 # All turns of both: more would tell more, and be more than a look.
 _LASTS_S = 10.0
@@ -153,7 +153,10 @@ class _Sitting:
     def _let_run(self, conditions: list[Cells], turn_s: float, patience_s: float) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             launches = [self._launch(cells, Path(scratch)) for cells in conditions]
-            turns = take_turns(launches, [turn_s] * len(launches), patience_s, _LASTS_S)
+            if len(launches) == 1:
+                turns = [alone(launches[0], patience_s, _LASTS_S)]
+            else:
+                turns = take_turns(launches, [turn_s] * len(launches), patience_s, _LASTS_S)
         for launch, each in zip(launches, turns, strict=True):
             if each.process.returncode and not each.was_ended:
                 launch.opened(each.process.returncode)

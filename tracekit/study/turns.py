@@ -99,11 +99,18 @@ class Turns:
             return []
 
 
-def alone(launch: Launch) -> Turns:
-    """Start a process and let it run to its end. It does not outlive this call, whatever ends it."""
+def alone(launch: Launch, patience_s: float = math.inf, most_s: float = math.inf) -> Turns:
+    """Start a process and let it run to its end, or until it has been in its loop for `most_s`, whereupon it is ended.
+    It does not outlive this call, whatever ends it.
+
+    Raises TimeoutError when it does not come to its loop in time.
+    """
     run = Turns(launch.start())
     try:
-        run.process.wait()
+        if most_s < math.inf:
+            _come_to_loop(launch, run, patience_s)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.process.wait(most_s if most_s < math.inf else None)
     finally:
         run.end()
     return run
@@ -126,13 +133,8 @@ def take_turns(
         for launch in launches:  # not all at once: where each has a thread per CPU, their teams would fight for long
             run = Turns(launch.start())
             runs.append(run)
-            deadline = time.monotonic() + patience_s
-            while run.process.poll() is None and not run.stops:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"after {patience_s:.0f} s one had not come to its loop")
-                time.sleep(_LOOK_EVERY_S)
-                if launch.in_loop():
-                    run.stop()
+            if _come_to_loop(launch, run, patience_s):
+                run.stop()
         order = [(run, turn_s) for run, turn_s in zip(runs, seconds, strict=True) if run.stops]
         deadline = time.monotonic() + most_s
         while order and time.monotonic() < deadline:
@@ -144,6 +146,18 @@ def take_turns(
         for run in runs:
             run.end()
     return runs
+
+
+def _come_to_loop(launch: Launch, run: Turns, patience_s: float) -> bool:
+    """Wait until a process has come to its loop, or has ended. Raises TimeoutError when that is not in time."""
+    deadline = time.monotonic() + patience_s
+    while run.process.poll() is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"after {patience_s:.0f} s one had not come to its loop")
+        time.sleep(_LOOK_EVERY_S)
+        if launch.in_loop():
+            return True
+    return False
 
 
 def _end_all(processes: Sequence[psutil.Process]) -> None:
