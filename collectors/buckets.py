@@ -24,6 +24,14 @@ from .phase_clock import COMMUNICATION, FORWARD
 if TYPE_CHECKING:
     from .collectives import Collectives, Groups
 
+# What else a reducer may ask of its group. Torch runs a method that a Python group does not have itself with the
+# interpreter's lock held; and a thread of gloo waits for that lock, holding the queue that the method needs.
+_PASSED_ON = (
+    "broadcast", "reduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_coalesced",
+    "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "send", "recv",
+    "recv_anysource", "barrier", "monitored_barrier",
+)  # fmt: skip
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
 _MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
@@ -272,7 +280,19 @@ def _group_class(base: Any, buckets: Buckets) -> Any:
         def getBackendName(self) -> Any:
             return self._group.name()
 
+    for name in _PASSED_ON:
+        if hasattr(base, name):
+            setattr(Watched, name, _passed_on(name))
     return Watched
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    """A method that the group which ours stands for does, as it lets the interpreter's lock go."""
+
+    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(group._group, name)(*args, **kwargs)
+
+    return method
 
 
 def _reducer_class(base: Any, buckets: Buckets) -> Any:

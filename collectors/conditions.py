@@ -8,6 +8,7 @@ from types import ModuleType
 from tracekit.settings.inside import REFUSED_PLAN, apply, mismatch
 
 from .agent import Agent
+from .ddp_settings import DDPSettings
 from .exploration import Exploration
 from .loader_settings import LoaderSettings
 from .patching import Patches, skip_our_frames
@@ -30,6 +31,7 @@ class Conditions:
         agent.when_imported("conditions", "torch", self._apply)
         loaders = LoaderSettings(agent, self._patches)
         agent.when_imported("conditions", "torch.utils.data.dataloader", loaders.hook_loaders)
+        agent.when_imported("conditions", "torch.nn.parallel.distributed", DDPSettings(agent, self._patches).hook)
         explores = agent.session.get("explore") is not None
         if explores or Counts.of(agent.session["settings"]).is_by_layer():
             self._counts = ThreadCounts(agent)

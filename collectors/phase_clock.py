@@ -27,6 +27,9 @@ _CHANGE = int(Kind.CHANGE)
 _SHARE = 0.5
 # What took longer did so because the thread was kept from its CPU meanwhile: a change takes 3 to 10 us.
 _LONGEST_NS = 30_000
+# For so long a thread may not have been on its CPU before anybody asks whether it waited for one: that costs as much as
+# all else of a change.
+_UNNOTICED_NS = 20_000
 # The first steps are followed whatever it costs, some 0.1 s in all: what a change costs is known then, and a short run
 # tells who was late.
 _FIRST_STEPS = 256
@@ -48,6 +51,7 @@ class PhaseClock:
         self._step = -1
         self._follows, self._followed = True, 0
         self._spent_ns = 0  # in this step
+        self._away_ns, self._waited_ns = 0, -1  # when it was asked last: time off the CPU, and of it waiting for one
         self._costs: deque[int] = deque(maxlen=_FIRST_STEPS)  # of steps that were followed
         try:
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -94,8 +98,11 @@ class PhaseClock:
         governor.spent_ns += spent
 
     def _note(self, phase: str, now: int) -> None:
-        what = (self._words[phase], threads.current().tid, now, now, cpu_clock(), self._delayed(), 0, 0, 0, 0, _CHANGE)
-        self._agent.spool.note(what)
+        cpu = cpu_clock()
+        if now - cpu - self._away_ns > _UNNOTICED_NS or self._waited_ns < 0:
+            self._away_ns, self._waited_ns = now - cpu, self._delayed()
+        tid = threads.current().tid
+        self._agent.spool.note((self._words[phase], tid, now, now, cpu, self._waited_ns, 0, 0, 0, 0, _CHANGE))
 
     def _is_followed(self) -> bool:
         governor = self._agent.governor

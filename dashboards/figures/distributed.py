@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tracekit.analysis.meetings import Meetings
+from tracekit.analysis.report_schema import BucketSummary
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.base import styled
 from tracekit.dashboards.figures.colors import ACCENT, LINES, MUTED, PHASE_COLORS
@@ -97,3 +98,39 @@ def middle_of(meetings: Meetings, count: int) -> tuple[int, int]:
     middle = int(known[len(known) // 2]) if len(known) else meetings.entered.shape[1] // 2
     first = max(middle - count // 2, 0)
     return first, min(first + count, meetings.entered.shape[1] - 1)
+
+
+def buckets_figure(buckets: BucketSummary) -> go.Figure:
+    """The predicted time of a step by the cap of the gradient buckets, with its range; that of the run stands out."""
+    now = buckets.forecasts[0]
+    ranked = sorted(buckets.forecasts, key=lambda each: each.cap_mb)
+    figure = go.Figure()
+    figure.add_trace(
+        go.Scatter(
+            name="predicted",
+            x=[each.cap_mb for each in ranked],
+            y=[each.expected_ms for each in ranked],
+            error_y={
+                "array": [each.high_ms - each.expected_ms for each in ranked],
+                "arrayminus": [each.expected_ms - each.low_ms for each in ranked],
+            },
+            mode="lines+markers",
+            marker={"color": ACCENT},
+            hovertext=[f"{each.cap_mb:g} MiB: {each.buckets} buckets, {each.expected_ms:.4g} ms" for each in ranked],
+            hovertemplate="%{hovertext}<extra></extra>",
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            name="now",
+            x=[now.cap_mb],
+            y=[now.expected_ms],
+            mode="markers",
+            marker={"color": LINES[1], "size": 12, "symbol": "diamond"},
+        )
+    )
+    figure.add_hline(y=buckets.ideal_ms, line={"color": MUTED, "dash": "dot"}, annotation_text="without communication")
+    styled(figure, 320, showlegend=True)
+    figure.update_xaxes(title_text="cap of a bucket (MiB)", type="log")
+    figure.update_yaxes(title_text="step (ms)", rangemode="tozero")
+    return figure

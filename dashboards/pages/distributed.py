@@ -10,7 +10,7 @@ from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.report_schema import RankGroup, Report
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES, PHASE_COLORS
-from tracekit.dashboards.figures.distributed import efficiency_figure, meetings_figure, middle_of
+from tracekit.dashboards.figures.distributed import buckets_figure, efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.figures.ranking import Part, ranking_figure
 from tracekit.dashboards.pages.page import Page, View, graph, nothing, page, section, the_run
 
@@ -26,6 +26,9 @@ def render(view: View) -> Component:
     return page(
         "Distributed",
         section("Whose delays the others waited for", *_causes(report)),
+        section("What a step would take with other gradient buckets", graph(buckets_figure(report.buckets)))
+        if report.buckets
+        else None,
         *(
             section(
                 f"Group {text.one_line(group.group, 40)}: {len(group.ranks)} ranks, {group.meetings} meetings",

@@ -136,6 +136,19 @@ def two_hosts() -> Iterator[list[NetworkHost]]:
 
 
 @pytest.mark.alone
+def test_models_that_form_their_buckets_never_wait_for_us(tmp_path: Path) -> None:
+    """GIVEN 400 models, each of which asks its group for broadcasts as it forms its buckets, while threads of gloo take
+    leave of the work before THEN none hangs: with the interpreter's lock held there two of three runs did."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--"]
+    done = subprocess.run(
+        [*words, *torchrun, str(PROGRAMS / "wrapping_models.py")],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.stdout.count("done") == 2, done.stderr
+
+
+@pytest.mark.alone
 def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned(
     two_hosts: list[NetworkHost], tmp_path: Path
 ) -> None:

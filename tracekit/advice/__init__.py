@@ -1,5 +1,6 @@
 """From findings to settings with a value, a gain and a reason."""
 
+from tracekit.advice.buckets import bucket_settings
 from tracekit.advice.loading import loader_settings
 from tracekit.advice.thread_plan import measured_threads
 from tracekit.advice.threads import fewer_threads
@@ -8,7 +9,7 @@ from tracekit.analysis.report_schema import Advisor, Report
 from tracekit.run.reader import Run
 
 # Each looks at the report and returns settings, or says why it has none.
-ADVISORS: list[Advisor] = [measured_threads, fewer_threads, loader_settings]
+ADVISORS: list[Advisor] = [measured_threads, fewer_threads, loader_settings, bucket_settings]
 
 
 def analyze(run: Run) -> Report:

@@ -281,6 +281,31 @@ class NeverEnded(msgspec.Struct):
     missing: list[tuple[int, int]]
 
 
+class BucketForecast(msgspec.Struct):
+    """The time of a step, ms, with a cap of the gradient buckets, of which there are `buckets` then: at least,
+    expected, at most."""
+
+    cap_mb: float
+    buckets: int
+    low_ms: float
+    expected_ms: float
+    high_ms: float
+
+
+class BucketSummary(msgspec.Struct):
+    """The gradient buckets of the model that DistributedDataParallel wraps: `forecasts` by cap, the first for that of
+    the run, `cap_mb`. If communication cost nothing a step would take `ideal_ms`. The best replay `missed` what the run
+    saw by this share of a step."""
+
+    cap_mb: float
+    ranks: int
+    passes: int
+    bytes: int
+    ideal_ms: float
+    missed: float
+    forecasts: list[BucketForecast]
+
+
 class Report(msgspec.Struct):
     """What is known about a run. `advice` says in a sentence why `settings` is what it is.
 
@@ -313,6 +338,7 @@ class Report(msgspec.Struct):
     loaders: list[LoaderSummary] = []
     ranks: list[RankGroup] = []
     never_ended: list[NeverEnded] = []
+    buckets: BucketSummary | None = None
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

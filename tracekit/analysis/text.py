@@ -45,6 +45,7 @@ def text_report(report: Report) -> str:
         _operators(report),
         _loaders(report),
         _ranks(report),
+        _buckets(report),
         _threads(report),
         _counters(report),
         _missing(report),
@@ -176,6 +177,23 @@ def _ranks(report: Report) -> Lines:
     lines = ["RANKS  who waited for whom", *_table(head, rows), *_more(len(report.ranks))]
     causes = [finding.title for finding in report.findings if finding.id in _CAUSES]
     return lines + [line for cause in causes[:_ROWS] for line in _wrapped(cause)]
+
+
+def _buckets(report: Report) -> Lines:
+    found = report.buckets
+    if found is None:
+        return []
+    rows = [
+        (
+            f"{each.cap_mb:g}" + " (now)" * (number == 0),
+            str(each.buckets),
+            f"{each.expected_ms:.4g}",
+            f"{each.low_ms:.4g} to {each.high_ms:.4g}",
+        )
+        for number, each in enumerate(found.forecasts)
+    ]
+    title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, predicted; {found.ideal_ms:.4g} ms without any"
+    return [title, *_table(["cap MiB", "buckets", "ms a step", "at least to at most"], rows)]
 
 
 def _largest(split: dict[str, float]) -> list[tuple[str, float]]:

@@ -77,3 +77,26 @@ def loading(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     end_on_signals()
     study = study_loading(program, folder, budget, narrator(quiet))
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
+
+
+@command.command(context_settings={"allow_interspersed_args": False})
+@_options
+def ddp(output: Path | None, budget: float, as_json: bool, quiet: bool, command: tuple[str, ...]) -> None:
+    """Find the gradient buckets that make the steps of COMMAND shortest, and prove it.
+
+    One run is recorded; then nothing set, the caps that its replay says may be best, and gradients that live in their
+    buckets are run in turn, until the verdicts are settled or --budget is spent.
+
+    \b
+        tracekit study ddp --budget 5m -- torchrun --nproc-per-node 2 samples/ddp_digits.py
+    """
+    from tracekit.record.launch import find_program
+    from tracekit.study.ddp import study_ddp
+    from tracekit.study.result import text_of
+
+    program = program_of(command, "study ddp")
+    find_program(program)
+    folder = output or study_folder(program)
+    end_on_signals()
+    study = study_ddp(program, folder, budget, narrator(quiet))
+    click.echo(study.as_json() if as_json else text_of(study), nl=as_json)

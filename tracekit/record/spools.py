@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.record.wire import NAME_LENGTH, RECORD, RECORD_FIELDS, RECORD_FORMATS
+from tracekit.settings.inside import WRAPPED_MODELS
 
 _RECORD_TYPE = np.dtype({"names": RECORD_FIELDS, "formats": RECORD_FORMATS})
 # One call takes at most 16 MiB of one process, so that memory stays bounded however far behind we are.
@@ -143,10 +144,13 @@ class SpoolFolder:
 
 
 def settings_taken(status: dict[str, Any]) -> set[str]:
-    """The names under which the settings stand that the loaders of a process were given, by its status."""
-    loaders = status.get("facts", {}).get("loaders")
-    facts = loaders.values() if isinstance(loaders, dict) else ()
-    return {str(each["settings"]) for each in facts if isinstance(each, dict) and "settings" in each}
+    """The names under which the settings stand that the loaders of a process were given, and its wrapped models, by its
+    status."""
+    facts = status.get("facts", {})
+    loaders = facts.get("loaders")
+    told = loaders.values() if isinstance(loaders, dict) else ()
+    names = {str(each["settings"]) for each in told if isinstance(each, dict) and "settings" in each}
+    return names | ({WRAPPED_MODELS} if WRAPPED_MODELS in facts else set())
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -84,9 +84,11 @@ CATALOGUE = (
     Kind("prefetch.ram", int, "memory for samples fetched ahead, bytes", "identical", 0),
     Kind("prefetch.disk", int, "local disk for samples fetched ahead, bytes", "identical", 0),
     Kind("prefetch.outstanding_reads", int, "reads under way at once", "identical", 1),
-    Kind("ddp.bucket_cap_mb", float, "size of a gradient bucket, MiB", "numerics", 0),
-    Kind("ddp.gradient_as_bucket_view", bool, "gradients that live in their buckets", "identical"),
-    Kind("ddp.static_graph", bool, "the promise that every step has the same graph", "numerics"),
+    # More than two ranks add up an element in the order of its place in the bucket.
+    Kind("ddp.bucket_cap_mb", float, "size of a gradient bucket, MiB", "numerics", 0.001, 1 << 20, applicable=True),
+    # Gradients that live in their buckets are divided by the number of ranks, others multiplied with its inverse.
+    Kind("ddp.gradient_as_bucket_view", bool, "gradients that live in their buckets", "numerics", applicable=True),
+    Kind("ddp.static_graph", bool, "the promise that every step has the same graph", "numerics", applicable=True),
     Kind("node.spare_cores", int, "cores left to others", "identical", 0, 65536),
     Kind("node.allowed_noise", float, "share of the node that others may load", "identical", 0, 1),
     Kind("training.lr", float, "learning rate", "numerics", 0),

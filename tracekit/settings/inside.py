@@ -10,9 +10,11 @@ REFUSED_PLAN = "the thread plan"
 ENDED_PLAN = "the thread counts, from then on"
 # What a run misses from where its exploration ended before its time.
 ENDED_EXPLORATION = "the exploration of thread counts"
-# Of a loader that is not the one that its settings were found for, or is not there; and of an iterable one.
-REFUSED_LOADER, KEPT_WORKERS = "settings of ", "num_workers of "
-_LOADER = "loader."
+# Of a loader that is not the one that its settings were found for, or is not there, or a model; and of an iterable one.
+REFUSED, KEPT_WORKERS = "settings of ", "num_workers of "
+_LOADER, _DDP = "loader.", "ddp."
+# What takes the settings of DistributedDataParallel, as a process says that it was there.
+WRAPPED_MODELS = "DistributedDataParallel"
 PLACE, ORIGIN = "place", "origin"  # of a loader: where the program makes it, and by which calls
 WHICH = (PLACE, ORIGIN)
 _MEASURED_ON = "threads.measured_on."
@@ -20,7 +22,7 @@ _MEASURED_ON = "threads.measured_on."
 
 def is_refusal(what: str) -> bool:
     """Whether a run that misses this has not had its settings in force, or not to its end."""
-    return what in (REFUSED_PLAN, ENDED_PLAN) or what.startswith((REFUSED_LOADER, KEPT_WORKERS))
+    return what in (REFUSED_PLAN, ENDED_PLAN) or what.startswith((REFUSED, KEPT_WORKERS))
 
 
 def is_of_threads(what: str) -> bool:
@@ -38,11 +40,18 @@ def by_loader(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def of_ddp(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of DistributedDataParallel, by the name of its argument."""
+    return {name.removeprefix(_DDP): value for name, value in settings.items() if name.startswith(_DDP)}
+
+
 def never_taken(settings: Mapping[str, Any], taken: set[str]) -> dict[str, str]:
-    """What is missing of the settings of loaders when loaders have taken no others than these, and why."""
+    """What is missing of the settings of loaders and wrapped models when only these were taken, and why."""
+    without = of_ddp(settings) and WRAPPED_MODELS not in taken
+    missing = {REFUSED + WRAPPED_MODELS: "the program wrapped no model with it"} if without else {}
     left = {name: values for name, values in by_loader(settings).items() if name not in taken}
-    return {
-        REFUSED_LOADER + name: f"the program made none at {values[PLACE]} by the calls that they were found for"
+    return missing | {
+        REFUSED + name: f"the program made none at {values[PLACE]} by the calls that they were found for"
         if PLACE in values
         else "the program made no such loader"
         for name, values in left.items()

@@ -1,0 +1,139 @@
+"""Whether what is predicted of gradient buckets from one run is right: every cap, three models, two bandwidths.
+
+    python benchmarks/ddp.py [--json] [--rounds 8] [--only NAME]
+
+Two ranks on two emulated hosts: network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
+each; root is needed. Per model and bandwidth the program is recorded as it is, with torch's own cap, and `tracekit
+analyze` predicts the time of a step with every other one. Then all caps take turns in one process, in blocks of steps
+in random order: the truth. `errors` are those of predicted ratios to the run's own cap; `of_the_best` is how fast the
+recommended cap is there, as a share of the best one. `covered`: whether the truth lies in the predicted range.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _side_by_side import TRACEKIT, Stolen, progress
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+from network_hosts import NetworkHost, network_hosts  # noqa: E402
+
+MODELS = ("linear", "convolutional", "recurrent")
+MEGABITS = (1000.0, 300.0)
+CAPS = ("default", "1", "2", "4", "8", "16", "50")
+OWN = "default"
+
+
+def measure(hosts: list[NetworkHost], model: str, mbit: float, rounds: int) -> dict[str, Any]:
+    """What was predicted and recommended, and what is true."""
+    for host in hosts:
+        host.limited_to(mbit)
+    with tempfile.TemporaryDirectory() as folder:
+        run = f"{folder}/run"
+        recording = [*TRACEKIT, "record", "-q", "--job", "one", "-o", run, "--"]
+        _on_both(hosts, recording, [model, "--rounds", "8"], 29541)
+        report = json.loads(_output([*TRACEKIT, "analyze", "--json", run]))
+    times = json.loads(_on_both(hosts, [], [model, "--caps", ",".join(CAPS), "--rounds", str(rounds)], 29542))
+    buckets = report["buckets"]
+    told = {_name(each["cap_mb"], buckets["cap_mb"]): each for each in buckets["forecasts"]}
+    own, own_ms = np.array(times[OWN]), told[OWN]["expected_ms"]
+    true = {cap: float(np.median(np.array(times[cap]) / own)) for cap in CAPS}
+    both = [cap for cap in CAPS if cap != OWN and cap in told]
+    chosen = next((s["recommended"] for s in report["settings"] if s["name"] == "ddp.bucket_cap_mb"), None)
+    ours = OWN if chosen is None else f"{chosen:g}"
+    return {
+        "model": model,
+        "mbit": mbit,
+        "recommended": ours,
+        "of_the_best": min(true.values()) / true[ours] if ours in true else None,
+        "of_the_current": 1 / true[ours] if ours in true else None,
+        "errors": {cap: told[cap]["expected_ms"] / own_ms / true[cap] - 1 for cap in both},
+        "covered": {cap: told[cap]["low_ms"] / own_ms <= true[cap] <= told[cap]["high_ms"] / own_ms for cap in both},
+        "true_ratios": true,
+        "own_ms": float(np.median(own)),
+        "recorded_ms": report["steps"]["median_ms"],
+        "told": buckets,
+        "noise": {cap: float(np.std(np.array(times[cap]) / own) / np.sqrt(len(own))) for cap in CAPS},
+        "advice": report["advice"],
+    }
+
+
+def _name(cap_mb: float, own_mb: float) -> str:
+    return OWN if cap_mb == own_mb else f"{cap_mb:g}"
+
+
+def _on_both(hosts: list[NetworkHost], before: list[str], arguments: list[str], port: int) -> str:
+    """Run a rank on each host, each on a CPU of its own; what rank 0 printed."""
+    ranks = []
+    for rank, host in enumerate(hosts):
+        cpu = sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]
+        words = [
+            "taskset",
+            "-c",
+            str(cpu),
+            *before,
+            sys.executable,
+            "-W",
+            "ignore",
+            str(HERE / "_ddp_models.py"),
+            *arguments,
+        ]
+        environment = {
+            **os.environ, "RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "MASTER_ADDR": hosts[0].address,
+            "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        ranks.append(subprocess.Popen(host.on_it(words), env=environment, stdout=subprocess.PIPE, text=True))
+    printed = [each.communicate()[0] for each in ranks]
+    if any(each.returncode for each in ranks):
+        raise SystemExit(f"a rank failed: {printed}")
+    return printed[0].splitlines()[-1]
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
+    errors = np.abs([error for each in found for error in each["errors"].values()])
+    covered = [hit for each in found for hit in each["covered"].values()]
+    return {
+        "points": len(errors),
+        "error_median": float(np.median(errors)),
+        "error_worst": float(errors.max()),
+        "error_p95": float(np.percentile(errors, 95)),
+        "covered": float(np.mean(covered)),
+        "within_2_percent_of_the_best": sum((each["of_the_best"] or 0) >= 0.98 for each in found),
+        "cases": len(found),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--only", choices=MODELS)
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    stolen = Stolen()
+    with suppress(KeyboardInterrupt), network_hosts(2) as hosts:
+        for model in [options.only] if options.only else MODELS:
+            for mbit in MEGABITS:
+                each = measure(hosts, model, mbit, options.rounds)
+                found.append(each)
+                errors = ", ".join(f"{cap}: {error:+.1%}" for cap, error in each["errors"].items())
+                best = f"{each['of_the_best']:.1%}" if each["of_the_best"] else "not measured"
+                progress(f"{model}, {mbit:g} Mbit/s: {each['recommended']}, {best} of the best; {errors}")
+    total = {"stolen": stolen.share(), **(concluded(found) if found else {})}
+    print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Gradient buckets of real ranks: predicted, applied, studied."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recording import ENVIRONMENT, TRACEKIT
+
+from tracekit.advice import analyze
+from tracekit.run.reader import open_run
+
+PROGRAM = """
+import hashlib, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [nn.Linear(256, 256) for _ in range(12)]
+shared = DistributedDataParallel(nn.Sequential(*layers), None, None, 0) if "wrap" in sys.argv else layers[0]
+optimizer = torch.optim.SGD(shared.parameters(), lr=0.01)
+for step in range(60):
+    optimizer.zero_grad()
+    shared(torch.ones(8, 256) + dist.get_rank()).pow(2).mean().backward()
+    optimizer.step()
+weights = torch.cat([each.detach().flatten() for each in shared.parameters()])
+if dist.get_rank() == 0:
+    cap = getattr(shared, "bucket_bytes_cap", 0) / (1 << 20)
+    print(cap, getattr(shared, "gradient_as_bucket_view", None), hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+dist.destroy_process_group()
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ddp") / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+
+
+def test_settings_reach_every_rank_and_two_ranks_get_the_same_weights(program: Path, tmp_path: Path) -> None:
+    """GIVEN arguments by place, and settings for two of them THEN these are in force, and no bit of what is learnt is
+    another one; a program that wraps nothing is told so, and runs."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[ddp]\nbucket_cap_mb = 0.25\ngradient_as_bucket_view = true\n")
+    applied = [*TRACEKIT, "apply", str(settings), "--"]
+    plain, changed, unwrapped = (
+        run(*before, *TORCHRUN, str(program), word) for before, word in (([], "wrap"), (applied, "wrap"), (applied, ""))
+    )
+    cap, view, weights = plain.stdout.split()
+    assert (cap, view) == ("25.0", "False")
+    assert changed.stdout.split() == ["0.25", "True", weights]
+    assert unwrapped.returncode == 0 and "wrapped no model" in unwrapped.stderr
+
+
+def test_the_buckets_of_a_run_are_regrouped(program: Path, tmp_path: Path) -> None:
+    """GIVEN 3 MB of gradients in torch's own buckets THEN a step with every other cap is predicted, with a range; of
+    the run's own cap what was measured."""
+    folder = tmp_path / "run"
+    recorded = run(*TRACEKIT, "record", "-q", "-o", str(folder), "--", *TORCHRUN, str(program), "wrap")
+    assert recorded.returncode == 0, recorded.stderr
+    report = analyze(open_run(folder))
+    assert report.buckets is not None, report.advice
+    own, *others = report.buckets.forecasts
+    assert own.expected_ms == pytest.approx(report.steps.median_ms)
+    assert {each.cap_mb for each in others} == {0.25, 0.5, 1.0, 2.0, 4.0}
+    counts = [each.buckets for each in others]
+    assert counts == sorted(counts, reverse=True) and counts[-1] == 1
+    assert all(each.low_ms <= each.expected_ms <= each.high_ms for each in others)
+    assert report.buckets.ideal_ms <= own.expected_ms
+
+
+@pytest.mark.alone
+def test_a_study_of_buckets_compares_what_may_be_best(program: Path, tmp_path: Path) -> None:
+    study = run(
+        *TRACEKIT, "study", "ddp", "--budget", "60s", "--json", "-q", "-o", str(tmp_path / "study"), "--",
+        *TORCHRUN, str(program), "wrap",
+    )  # fmt: skip
+    assert study.returncode == 0, study.stderr
+    found = json.loads(study.stdout)
+    names = {each["name"] for each in found["conditions"]}
+    assert {"baseline", "gradients in buckets"} <= names
+    compared = [each for each in found["comparisons"] if each["pairs"]]
+    assert compared and all(each["verdict"] in ("faster", "slower", "same", "undecided") for each in compared)

@@ -1,0 +1,124 @@
+"""Gradient buckets: how they are filled, and what a pass takes with them, where the answer is known anyway."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.analysis.gradient_passes import GradientPasses
+from tracekit.models.buckets import MODEL_ERROR, bucket_forecasts
+from tracekit.models.ddp_replay import MIB, Gradients, Network, buckets_of, replay_pass
+from tracekit.run.manifest import Wrapped
+
+
+def gradients(sizes: list[int], compute: float = 0.016) -> Gradients:
+    """Each takes as long to compute."""
+    return Gradients(np.array(sizes), np.arange(1, len(sizes) + 1) * compute / len(sizes), compute)
+
+
+@given(st.lists(st.integers(1, 10 * MIB), min_size=1, max_size=40), st.floats(1.0, 50.0 * MIB), st.booleans())
+def test_a_bucket_is_closed_by_the_gradient_that_fills_it(sizes: list[int], cap: float, is_small_first: bool) -> None:
+    first = float(MIB) if is_small_first else None
+    buckets = buckets_of(sizes, cap, first)
+    assert buckets[0] == 0 and set(np.diff(buckets)) <= {0, 1}
+    for number in range(int(buckets[-1]) + 1):
+        members = np.array(sizes)[buckets == number]
+        limit = first if number == 0 and first is not None else cap
+        assert members[:-1].sum() < limit
+        assert members.sum() >= limit or number == buckets[-1]
+
+
+def test_torch_fills_buckets_alike() -> None:
+    """Torch's own function, which is told the same sizes and caps, in the same order."""
+    import torch.distributed as dist
+    from torch import empty
+
+    sizes = [300, 80_000, 300, 500_000, 200, 90_000, 600_000, 100, 100]
+    tensors = [empty(size) for size in sizes]
+    theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB, 2 * MIB], [False] * len(sizes))
+    ours = buckets_of([4 * size for size in sizes], 2 * MIB, MIB)
+    assert sorted(theirs) == [np.flatnonzero(ours == number).tolist() for number in range(int(ours[-1]) + 1)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(1000, 10 * MIB), min_size=1, max_size=20),
+    st.floats(0.0, 0.01),
+    st.floats(1e-11, 1e-8),
+    st.floats(0.0, 1e-8),
+    st.integers(1, 4),
+    st.floats(1.0, 8.0),
+)
+def test_no_pass_is_shorter_than_its_parts(
+    sizes: list[int], alpha: float, beta: float, gamma: float, ranks: int, cpus: float
+) -> None:
+    """Not than what is computed, nor than what the network and the CPUs have to do; nor longer than one after the
+    other; and no bucket is back before it was there."""
+    network = Network(alpha, beta, gamma, cpus=cpus, ranks=ranks)
+    whole, buckets = gradients(sizes), buckets_of(sizes, MIB)
+    found = replay_pass(whole, buckets, network)
+    total = float(sum(sizes))
+    alone = max(ranks / cpus, 1.0)
+    assert found.end >= max(whole.compute, total * beta, ranks * (whole.compute + total * gamma) / cpus) * (1 - 1e-6)
+    count = int(buckets[-1]) + 1
+    assert found.end <= (whole.compute + total * gamma) * alone * 2 + total * beta + count * alpha + 1e-6
+    assert (found.back >= found.there + alpha - 1e-9).all()
+
+
+def test_what_is_sent_while_computing_goes_on_costs_nothing() -> None:
+    """GIVEN a network that takes 1 ms for each of 8 buckets, one after the other, and CPUs of its own THEN the pass
+    waits for the last bucket alone; and with one bucket for all of it, for all."""
+    whole = gradients([MIB] * 8)
+    network = Network(0.0, 1e-3 / MIB, lanes=1, cpus=2.0)
+    assert replay_pass(whole, buckets_of([MIB] * 8, MIB), network).end == pytest.approx(0.017)
+    assert replay_pass(whole, buckets_of([MIB] * 8, 8 * MIB), network).end == pytest.approx(0.024)
+
+
+def test_what_communicates_on_the_cpu_that_computes_is_not_hidden() -> None:
+    """GIVEN one CPU, and buckets of 1 ms of it each THEN the pass takes both, whatever the buckets."""
+    whole, network = gradients([MIB] * 8), Network(0.0, 0.0, 1e-3 / MIB)
+    for cap in (1, 8):
+        assert replay_pass(whole, buckets_of([MIB] * 8, cap * MIB), network).end == pytest.approx(0.024)
+
+
+def test_latency_makes_small_buckets_dear() -> None:
+    whole, network = gradients([MIB] * 8, compute=1e-6), Network(0.002, 1e-9, lanes=1, cpus=2.0)
+    ends = [replay_pass(whole, buckets_of([MIB] * 8, cap * MIB), network).end for cap in (1, 2, 4, 8)]
+    assert ends == sorted(ends, reverse=True)
+    assert ends[0] - ends[-1] == pytest.approx(7 * 0.002, rel=0.01)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1e-4, 3e-3), st.floats(1e-10, 1e-8))
+def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
+    """GIVEN a run whose buckets a known network brings back THEN what is predicted of other caps is what that network
+    would take, in the range at least; and of the run's own what it took."""
+    sizes = [2048, MIB] * 12
+    own = buckets_of(sizes, 25 * MIB, MIB)
+    whole, network = gradients(sizes, 0.03), Network(alpha, beta, 0.0, cpus=2.0)
+    seen = replay_pass(whole, own, network)
+    run = GradientPasses(
+        model=Wrapped(bucket_cap_mb=25.0, parameters=len(sizes), bytes=sum(sizes), sizes=sizes[::-1]),
+        passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.03, finishing=0.0,
+        sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
+        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(len(sizes)), spread=0.0,
+    )  # fmt: skip
+    found = bucket_forecasts(run)
+    assert not isinstance(found, str) and found.missed < 0.05
+    assert found.grid[0].expected == pytest.approx(run.step)
+    for each in found.grid[1:]:
+        truth = 0.01 + replay_pass(whole, buckets_of(sizes, each.cap_mb * MIB), network).end
+        assert each.low <= truth <= each.high
+        assert each.high / each.low >= (1 + MODEL_ERROR) ** 2 * 0.999
+
+
+def test_buckets_that_no_rule_makes_are_not_regrouped() -> None:
+    sizes = [MIB] * 4
+    own = np.array([0, 1, 1, 1])
+    run = GradientPasses(
+        model=Wrapped(bucket_cap_mb=2.0, parameters=4, bytes=4 * MIB, sizes=sizes),
+        passes=10, ranks=1, world=2, cpus=2.0, step=0.02, took=0.01, computing=0.01, finishing=0.0,
+        sizes=np.bincount(own, weights=sizes).astype(np.int64), there=np.array([0.002, 0.01]),
+        back=np.array([0.005, 0.01]), unsure=np.zeros(2), cpu_per_byte=0.0, weights=np.ones(4), spread=0.0,
+    )  # fmt: skip
+    assert isinstance(bucket_forecasts(run), str)

@@ -1,0 +1,87 @@
+"""The cap of the gradient buckets of DistributedDataParallel: how much is sent at once beside the backward pass."""
+
+from typing import Literal
+
+from tracekit.analysis.gradient_passes import gradient_passes
+from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
+from tracekit.analysis.steps import find_steps
+from tracekit.analysis.words import shell_line
+from tracekit.models.buckets import bucket_forecasts
+from tracekit.models.ddp_replay import DEFAULT_CAP_MB
+from tracekit.run.reader import Run
+
+SETTING = "ddp.bucket_cap_mb"
+_MS = 1e3
+
+
+def bucket_settings(run: Run, report: Report) -> Advice:
+    """Recommend the cap with the shortest expected step, where even the least that is predicted for it is a gain.
+
+    Fills `report.buckets`. What would have to be measured is said: `tracekit study ddp` does.
+    """
+    if not run.manifest.ddp:
+        return Advice([], "")
+    seen = gradient_passes(run, find_steps(run))
+    found = seen if isinstance(seen, str) else bucket_forecasts(seen)
+    if isinstance(seen, str) or isinstance(found, str):
+        return Advice([], f"Nothing is told of gradient buckets: {found}.")
+    forecasts = [
+        BucketForecast(each.cap_mb, each.buckets, each.low * _MS, each.expected * _MS, each.high * _MS)
+        for each in found.grid
+    ]
+    report.buckets = summary = BucketSummary(
+        cap_mb=seen.model.bucket_cap_mb,
+        ranks=seen.world,
+        passes=seen.passes,
+        bytes=seen.model.bytes,
+        ideal_ms=found.ideal * _MS,
+        missed=found.missed,
+        forecasts=forecasts,
+    )
+    now, best = forecasts[0], best_cap(summary)
+    gain = gain_over(now, best)
+    if best is now or gain.expected <= 0:
+        return Advice([], f"No other cap than {now.cap_mb:g} MiB is expected to be faster for the gradient buckets.")
+    if gain.low <= 0:
+        return Advice(
+            [],
+            f"Gradient buckets of {best.cap_mb:g} MiB may be faster than those of {now.cap_mb:g}, or not"
+            f" ({gain.low:+.0%} to {gain.high:+.0%} of a step): undecided; `tracekit study ddp` measures it.",
+        )
+    setting = Setting(
+        name=SETTING,
+        current=summary.cap_mb,
+        recommended=best.cap_mb,
+        gain=gain,
+        basis="model",
+        effect=effect_on(summary.ranks),
+        why=_why(summary, best),
+        apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
+    )
+    return Advice([setting], f"Other gradient buckets are predicted to save {gain.expected:.0%} of a step.")
+
+
+def best_cap(summary: BucketSummary) -> BucketForecast:
+    """The forecast of the shortest expected step."""
+    return min(summary.forecasts, key=lambda each: each.expected_ms)
+
+
+def gain_over(now: BucketForecast, other: BucketForecast) -> Gain:
+    """What another cap is predicted to save of a step."""
+    low, expected, high = (1 - each / now.expected_ms for each in (other.high_ms, other.expected_ms, other.low_ms))
+    return Gain(low, expected, high)
+
+
+def effect_on(ranks: int) -> Literal["identical", "numerics"]:
+    """What other buckets change in the results: two ranks add up an element in one order only, and halve it exactly."""
+    return "identical" if ranks == 2 else "numerics"
+
+
+def _why(summary: BucketSummary, best: BucketForecast) -> str:
+    now = summary.forecasts[0]
+    own = " (torch's own)" if now.cap_mb == DEFAULT_CAP_MB else ""
+    return (
+        f"{best.buckets} buckets of {best.cap_mb:g} MiB in place of {now.buckets}{own} are replayed to take"
+        f" {best.expected_ms:.3g} ms a step, {now.expected_ms:.3g} now; without communication it would be"
+        f" {summary.ideal_ms:.3g} ms"
+    )

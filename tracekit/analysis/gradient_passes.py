@@ -1,0 +1,171 @@
+"""The backward passes of data-parallel ranks: what was computed in them, and when their gradient buckets came and
+went."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracekit.analysis.counters import Increases
+from tracekit.analysis.intervals import union
+from tracekit.analysis.steps import Steps
+from tracekit.run.manifest import Wrapped
+from tracekit.run.reader import Run
+
+Floats = NDArray[np.float64]
+
+_NS = 1e9
+# DistributedDataParallel forms its buckets anew when it has seen the first pass; and whatever else is new is so then.
+_FIRST_PASSES = 2
+_FEWEST_PASSES = 5
+
+
+_PASSES = """
+    SELECT process, start_ns, duration_ns, row_number() OVER (PARTITION BY process ORDER BY start_ns) AS number
+    FROM spans WHERE kind = 'phase' AND name = 'backward'
+    AND process IN (SELECT process FROM processes WHERE rank >= 0)
+"""
+_BUCKETS = f"""
+    SELECT met.process, number, bucket, bytes, unsure_ns, pass.duration_ns / 1e9 AS took,
+           (ready_ns - pass.start_ns) / 1e9 AS there, (met.start_ns + met.duration_ns - pass.start_ns) / 1e9 AS back
+    FROM collectives AS met JOIN ({_PASSES}) AS pass ON pass.process = met.process
+    AND ready_ns BETWEEN pass.start_ns AND pass.start_ns + pass.duration_ns
+    WHERE bucket >= 0
+"""
+
+
+@dataclass(frozen=True)
+class GradientPasses:
+    """What is typical of the passes of a model: medians over P passes of all ranks, s.
+
+    A step takes `step`, a pass `took`; its main thread computes for `computing` until it has sent the last bucket, and
+    for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and `back` so long after the
+    pass began; the latter may have been earlier by `unsure`. A byte costs `cpu_per_byte` of the CPU time of other
+    threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `weights` say how much of the pass is
+    computed for each parameter, in the model's order (all alike for each byte where no layer was recorded).
+    `spread`: the relative standard error of the step.
+    """
+
+    model: Wrapped
+    passes: int
+    ranks: int
+    world: int
+    cpus: float
+    step: float
+    took: float
+    computing: float
+    finishing: float
+    sizes: NDArray[np.int64]
+    there: Floats
+    back: Floats
+    unsure: Floats
+    cpu_per_byte: float
+    weights: Floats
+    spread: float
+
+
+def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
+    """Those of the only model that is wrapped; or why nothing can be told of them."""
+    models = run.manifest.ddp
+    if len(models) != 1:
+        return "several models are wrapped" if models else "no model is wrapped"
+    model = models[0]
+    if len(model.sizes) != model.parameters:
+        return f"it has {model.parameters} parameters, and the sizes of {len(model.sizes)} were told"
+    passes = run.sql(_PASSES)
+    buckets = run.sql(_BUCKETS)
+    if buckets.empty or passes.empty:
+        return "no gradient bucket was seen"
+    if (buckets["unsure_ns"] < 0).any():
+        return "when buckets of gradients on a device are back is not seen"
+    counts = buckets.groupby(["process", "number"])["bucket"].transform("size")
+    usual = buckets[(counts == counts.mode().iloc[0]) & (buckets["number"] > _FIRST_PASSES)]
+    seen = usual[["process", "number"]].drop_duplicates()
+    if len(seen) < _FEWEST_PASSES:
+        return f"{len(seen)} passes with the same buckets were seen"
+    each = usual.groupby("bucket").median(numeric_only=True)
+    durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
+    computing, finishing = _computed(run, passes)
+    ranks = int(passes["process"].nunique())
+    hosts = max(run.sql("SELECT count(DISTINCT host) AS hosts FROM processes WHERE rank >= 0")["hosts"].iloc[0], 1)
+    per_step = float(each["bytes"].sum())
+    took = float(usual["took"].median())
+    return GradientPasses(
+        model=model,
+        passes=len(seen),
+        ranks=-(-ranks // int(hosts)),
+        world=ranks,
+        cpus=_cpus(run),
+        step=float(np.median(durations)),
+        took=took,
+        computing=min(computing if computing > 0 else float(each["there"].max()), took),
+        finishing=finishing,
+        sizes=each["bytes"].to_numpy(np.int64),
+        there=each["there"].to_numpy(),
+        back=each["back"].to_numpy(),
+        unsure=each["unsure_ns"].to_numpy() / _NS,
+        cpu_per_byte=_cpu_beside(run, passes) / per_step if _has_one_thread(run) else float("nan"),
+        weights=_weights(run, model),
+        spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
+    )
+
+
+def _cpus(run: Run) -> float:
+    cpu = run.manifest.cpu
+    cpus = float(len(cpu.affinity) or cpu.logical or 1)
+    return cpus if cpu.quota is None else min(cpus, cpu.quota)
+
+
+def _has_one_thread(run: Run) -> bool:
+    """Whether what other threads do is no part of an operator."""
+    return run.manifest.torch is not None and run.manifest.torch.intra_op == 1
+
+
+def _computed(run: Run, passes: pd.DataFrame) -> tuple[float, float]:
+    """CPU time of the main thread in a pass, until all buckets are sent and from then on, s; (0, 0) if not followed."""
+    before, after = [], []
+    for process in passes["process"].unique():
+        rows = run.sql("SELECT phase, cpu_ns FROM changes WHERE process = $1 ORDER BY start_ns", [int(process)])
+        phase, cpu = rows["phase"].to_numpy(dtype=object), rows["cpu_ns"].to_numpy(np.int64)
+        begins = np.flatnonzero((phase[:-3] == "backward") & (phase[1:-2] == "communication"))
+        # What follows is the end of the pass, or its last part.
+        ends = np.where(phase[begins + 2] == "backward", begins + 3, begins + 2)
+        before += (cpu[begins + 1] - cpu[begins]).tolist()
+        after += (cpu[ends] - cpu[begins + 1]).tolist()
+    return (float(np.median(before)) / _NS, float(np.median(after)) / _NS) if before else (0.0, 0.0)
+
+
+def _cpu_beside(run: Run, passes: pd.DataFrame) -> float:
+    """CPU time of a rank's other threads for each of its passes, s."""
+    increases, found = Increases(run, ["process.cpu_ns"]), []
+    for process, own in passes.groupby("process"):
+        first, last = int(own["start_ns"].min()), int(own["start_ns"].max())
+        whole = increases.rate_in(int(process), "process.cpu_ns", union(np.array([first]), np.array([last])))
+        rows = run.sql(
+            "SELECT max(cpu_ns) - min(cpu_ns) AS cpu, max(start_ns) - min(start_ns) AS span FROM changes "
+            "WHERE process = $1 AND start_ns BETWEEN $2 AND $3",
+            [int(process), first, last],
+        )
+        cpu, span = float(rows["cpu"].iloc[0] or 0), float(rows["span"].iloc[0] or 0)
+        if span > 0 and not np.isnan(whole):
+            found.append((whole - cpu / span) * (last - first) / max(len(own) - 1, 1) / _NS)
+    return max(float(np.mean(found)), 0.0) if found else float("nan")
+
+
+def _weights(run: Run, model: Wrapped) -> Floats:
+    """How much of the pass is computed for each parameter, by the time of the backward pass of its layer."""
+    sizes = np.array(model.sizes, dtype=np.float64)
+    rows = run.sql(
+        "SELECT name, median(duration_ns) AS took FROM spans WHERE kind = 'layer' AND direction = 'backward' "
+        "GROUP BY name"
+    )
+    times = {str(row.name).removeprefix("module."): float(row.took) for row in rows.itertuples(index=False)}
+    layers = [name.rpartition(".")[0] for name in model.names]
+    if not all(layer in times for layer in layers):
+        return sizes
+    shares = np.zeros(len(sizes))
+    for layer in set(layers):
+        at = np.flatnonzero([each == layer for each in layers])
+        shares[at] = times[layer] * sizes[at] / sizes[at].sum()
+    return shares

@@ -1,0 +1,158 @@
+"""The time of a data-parallel step with other gradient buckets, from what one run saw of it.
+
+What a bucket costs is not known but by when the run's own buckets were back. So a replay is made with every cost of a
+grid, and each counts as much as it is like the run: where costs that are as likely differ in what they say of other
+buckets, the prediction is a range.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.analysis.gradient_passes import GradientPasses
+from tracekit.models.ddp_replay import (
+    DEFAULT_CAP_MB,
+    FIRST_BUCKET,
+    MIB,
+    Gradients,
+    Network,
+    buckets_of,
+    replay_pass,
+)
+
+Floats = NDArray[np.float64]
+
+CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
+# The costs that are tried first, s and s per byte; then finer, from the neighbours of what is at all like the run.
+_ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 10), np.geomspace(1e-11, 1e-7, 17)
+_FINER = 20
+_ROUGHLY_LIKE = 0.1
+# A replay that misses the run by more than this share of a step is not like it; medians are known to no better.
+_LIKE = 0.01
+# Costs that are less likely by so much are left out.
+_LEAST_WEIGHT = 1e-3
+# By how much the replay misses the ratio of two caps at 19 of 20 points of `benchmarks/ddp.py`.
+MODEL_ERROR = 0.08
+
+
+@dataclass(frozen=True)
+class BucketForecast:
+    """Seconds per step with a cap: at least, to be expected, at most; and how many buckets there are then."""
+
+    cap_mb: float
+    buckets: int
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True)
+class BucketForecasts:
+    """Over the caps, the first being the run's own. `missed`: by which share of a step the best replay misses what the
+    run saw. `ideal`: s per step if communication cost nothing."""
+
+    grid: list[BucketForecast]
+    missed: float
+    ideal: float
+
+
+def bucket_forecasts(seen: GradientPasses) -> BucketForecasts | str:
+    """The time per step for every cap; or why that cannot be told."""
+    sizes = np.array(seen.model.sizes[::-1], dtype=np.int64)
+    own_cap = seen.model.bucket_cap_mb
+    own = _own_buckets(seen, sizes)
+    if own is None:
+        return "its buckets are not those that its parameters make in their order"
+    gradients = _gradients(seen, sizes, own)
+    likely, missed = _likely_networks(seen, gradients, own)
+    weights = np.array([weight for weight, _ in likely])
+    base = np.array([replay_pass(gradients, own, network).end for _, network in likely])
+    rest = max(seen.step - seen.took, 0.0)
+
+    def forecast(cap_mb: float, buckets: NDArray[np.intp]) -> BucketForecast:
+        ends = np.array([replay_pass(gradients, buckets, network).end for _, network in likely])
+        times = seen.step * (rest + ends) / (rest + base)
+        low, high = _quantiles(times, weights)
+        is_own = np.array_equal(buckets, own)
+        error = 1.0 if is_own else 1 + MODEL_ERROR
+        expected = float(np.average(times, weights=weights))
+        return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
+
+    grid = [forecast(own_cap, own)]
+    for cap_mb in CAPS_MB:
+        buckets = buckets_of(sizes.tolist(), cap_mb * MIB)
+        if buckets[-1] + 1 != grid[-1].buckets or cap_mb < own_cap:
+            grid.append(forecast(cap_mb, buckets))
+        if buckets[-1] == 0:
+            break
+    ideal = rest + gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
+    return BucketForecasts(grid, missed, ideal)
+
+
+def _own_buckets(seen: GradientPasses, sizes: NDArray[np.int64]) -> NDArray[np.intp] | None:
+    """The bucket of each gradient in the run; None where no rule that is known makes such buckets."""
+    cap = seen.model.bucket_cap_mb
+    firsts = [None, FIRST_BUCKET] if cap == DEFAULT_CAP_MB else [None]
+    for first in firsts:
+        buckets = buckets_of(sizes.tolist(), cap * MIB, first)
+        filled = np.bincount(buckets, weights=sizes).astype(np.int64)
+        if np.array_equal(filled, seen.sizes):
+            return buckets
+    return None
+
+
+def _gradients(seen: GradientPasses, sizes: NDArray[np.int64], own: NDArray[np.intp]) -> Gradients:
+    """When each gradient was there: between two buckets of the run by what is computed for each."""
+    # What was computed until a bucket was there is the share that it took of the time until the last one was.
+    closed = seen.computing * np.maximum.accumulate(seen.there) / max(float(seen.there.max()), 1e-9)
+    done = np.cumsum(seen.weights[::-1])
+    ends = np.array([done[own == number].max() for number in range(int(own[-1]) + 1)])
+    there = np.interp(done, np.append(0.0, ends), np.append(0.0, closed))
+    return Gradients(sizes, there, seen.computing, seen.finishing)
+
+
+def _likely_networks(
+    seen: GradientPasses, gradients: Gradients, own: NDArray[np.intp]
+) -> tuple[list[tuple[float, Network]], float]:
+    """The costs of a bucket that are like the run, each with its weight; and what the best of them misses."""
+    gamma = 0.0 if np.isnan(seen.cpu_per_byte) else seen.cpu_per_byte
+    tolerance = max(_LIKE, seen.spread)
+
+    def tried(alphas: Floats, betas: Floats, tolerance: float) -> tuple[list[Network], Floats, float]:
+        networks = [
+            Network(float(alpha), float(beta), gamma, cpus=seen.cpus, ranks=seen.ranks)
+            for alpha, beta in product(alphas, betas)
+        ]
+        misses = np.array([_missed(seen, gradients, own, network) for network in networks])
+        return networks, np.exp(-(misses**2 - misses.min() ** 2) / (2 * tolerance**2)), float(misses.min())
+
+    _, weights, _ = tried(_ALPHAS, _BETAS, max(tolerance, _ROUGHLY_LIKE))
+    is_like = weights.reshape(len(_ALPHAS), len(_BETAS)) > _LEAST_WEIGHT
+    finer = [_between(values, is_like.any(axis=1 - axis)) for axis, values in enumerate((_ALPHAS, _BETAS))]
+    networks, weights, missed = tried(finer[0], finer[1], tolerance)
+    likely = [(float(weight), network) for weight, network in zip(weights, networks, strict=True)]
+    return [each for each in likely if each[0] > _LEAST_WEIGHT], missed
+
+
+def _between(values: Floats, is_like: NDArray[np.bool_]) -> Floats:
+    """Finer values, from the one before the first that is like the run to the one behind the last."""
+    first, last = np.flatnonzero(is_like)[[0, -1]]
+    return np.geomspace(values[max(first - 1, 0)], values[min(last + 1, len(values) - 1)], _FINER)
+
+
+def _missed(seen: GradientPasses, gradients: Gradients, own: NDArray[np.intp], network: Network) -> float:
+    """By which share of a step a replay misses the end of the pass, and when the buckets were back."""
+    found = replay_pass(gradients, own, network)
+    late = np.maximum(found.back - seen.back, 0) + np.maximum(seen.back - seen.unsure - found.back, 0)
+    return float(np.hypot(found.end - seen.took, np.sqrt(np.mean(late**2))) / seen.step)
+
+
+def _quantiles(times: Floats, weights: Floats) -> tuple[float, float]:
+    """The 2.5 % and 97.5 % points of weighted values."""
+    order = np.argsort(times)
+    below = np.cumsum(weights[order]) / weights.sum()
+    at = np.minimum(np.searchsorted(below, [0.025, 0.975]), len(times) - 1)
+    low, high = times[order][at]
+    return float(low), float(high)

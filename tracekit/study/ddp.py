@@ -1,0 +1,85 @@
+"""The study of gradient buckets: nothing set, the caps that may be best, and gradients that live in their buckets."""
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tracekit.advice import analyze
+from tracekit.advice.buckets import SETTING, effect_on
+from tracekit.advice.entries import entries_of
+from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
+from tracekit.analysis.words import shell_line
+from tracekit.study.result import Study
+from tracekit.study.rounds import Rounds, fastest
+from tracekit.study.runs import Condition, StudyRuns
+from tracekit.study.statistics import Comparison
+from tracekit.study.verify import BASELINE
+
+VIEW = "ddp.gradient_as_bucket_view"
+# Each takes a whole run in every round.
+_MOST_CAPS = 3
+
+
+def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[str], None]) -> Study:
+    """Record once, then compare in fresh processes what may be the best gradient buckets.
+
+    Raises StudyError when the program fails or has no steps; RunError when the folder is taken.
+    """
+    deadline = time.monotonic() + budget_s
+    runs = StudyRuns.create(folder, command, say)
+    say("recording one run")
+    run = runs.explore(())
+    report = analyze(run)
+    tried = candidates(report.buckets) if report.buckets else {}
+    if run.manifest.ddp and not run.manifest.ddp[0].gradient_as_bucket_view:
+        tried |= {"gradients in buckets": {VIEW: True}}
+    conditions = [Condition(BASELINE), *(Condition(name, values) for name, values in tried.items())]
+
+    def pairs() -> list[tuple[str, str]]:
+        return [(BASELINE, fastest(runs, list(tried), BASELINE))] if tried else []
+
+    rounds = Rounds(runs, conditions, pairs, secrets.randbits(32))
+    if tried:
+        rounds.measure(deadline)
+    else:
+        rounds.stopped = f"there is nothing to compare: {report.advice}"
+    advice = _conclude(rounds.comparisons(), tried, report.buckets, [str(folder / "settings.toml"), "--", *command])
+    return rounds.save(
+        "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
+    )
+
+
+def candidates(summary: BucketSummary) -> dict[str, dict[str, Any]]:
+    """By name: the caps whose predicted steps may be the shortest, the most likely first."""
+    others = summary.forecasts[1:]
+    least = min(each.high_ms for each in summary.forecasts)
+    possible = sorted((each for each in others if each.low_ms <= least), key=lambda each: each.expected_ms)
+    return {f"{each.cap_mb:g} MiB": {SETTING: each.cap_mb} for each in possible[:_MOST_CAPS]}
+
+
+def _conclude(
+    comparisons: list[Comparison], tried: dict[str, dict[str, Any]], summary: BucketSummary | None, apply: list[str]
+) -> Advice:
+    """The fastest of what was tried, where it was faster than nothing set."""
+    if not tried:
+        return Advice([], "No setting is recommended: no model was seen that DistributedDataParallel wraps.")
+    best = next((each for each in comparisons[:-1] if each.verdict == "faster"), None)
+    if best is None:
+        return Advice([], "No setting is recommended: nothing was certainly faster.")
+    why = f"{best.pairs} pairs of runs in processes of their own, a noise floor of {best.margin:.1%}"
+    settings = [
+        Setting(
+            name=name,
+            current=summary.cap_mb if summary is not None and name == SETTING else False,
+            recommended=value,
+            gain=best.gain,
+            basis="measured",
+            effect=effect_on(summary.ranks if summary is not None else 0),
+            why=why,
+            apply=shell_line(["tracekit", "apply", *apply]),
+        )
+        for name, value in tried[best.b].items()
+    ]
+    return Advice(settings, f"Recommended is {best.b}, as measured here.")
