@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         seen: Tensor = self.words(words)
         for layer in self.layers:
             seen, _ = layer(seen)
-        return self.scores(seen[:, -1])  # type: ignore[no-any-return]
+        return self.scores(seen[:, -1])
 
 
 def linear() -> tuple[nn.Module, Tensor]:
@@ -69,7 +69,7 @@ def training(name: str, cap: str) -> Callable[[], float]:
     """A step of a new model: how long it took, s."""
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
-    shared = DistributedDataParallel(model, bucket_cap_mb=None if cap == "default" else float(cap))  # type: ignore[arg-type]
+    shared = DistributedDataParallel(model, bucket_cap_mb=None if cap == "default" else float(cap))
     optimizer = torch.optim.SGD(shared.parameters(), lr=1e-3)
 
     def step() -> float:
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("model", choices=list(MODELS))
     parser.add_argument("--caps", default="default")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=12, help="of a block")
+    parser.add_argument("--steps", type=int, default=6, help="of a block")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

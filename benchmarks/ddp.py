@@ -1,6 +1,6 @@
 """Whether what is predicted of gradient buckets from one run is right: every cap, three models, two bandwidths.
 
-    python benchmarks/ddp.py [--json] [--rounds 8] [--only NAME]
+    python benchmarks/ddp.py [--json] [--rounds 6] [--only NAME] [--keep FOLDER]
 
 Two ranks on two emulated hosts: network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
 each; root is needed. Per model and bandwidth the program is recorded as it is, with torch's own cap, and `tracekit
@@ -27,19 +27,19 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from network_hosts import NetworkHost, network_hosts  # noqa: E402
 
 MODELS = ("linear", "convolutional", "recurrent")
-MEGABITS = (1000.0, 300.0)
+MEGABITS = (2000.0, 500.0)
 CAPS = ("default", "1", "2", "4", "8", "16", "50")
 OWN = "default"
 
 
-def measure(hosts: list[NetworkHost], model: str, mbit: float, rounds: int) -> dict[str, Any]:
+def measure(hosts: list[NetworkHost], model: str, mbit: float, rounds: int, keep: str | None) -> dict[str, Any]:
     """What was predicted and recommended, and what is true."""
     for host in hosts:
         host.limited_to(mbit)
-    with tempfile.TemporaryDirectory() as folder:
-        run = f"{folder}/run"
+    with tempfile.TemporaryDirectory() as scratch:
+        run = f"{keep or scratch}/{model}-{mbit:g}"
         recording = [*TRACEKIT, "record", "-q", "--job", "one", "-o", run, "--"]
-        _on_both(hosts, recording, [model, "--rounds", "8"], 29541)
+        _on_both(hosts, recording, [model, "--rounds", "20"], 29541)
         report = json.loads(_output([*TRACEKIT, "analyze", "--json", run]))
     times = json.loads(_on_both(hosts, [], [model, "--caps", ",".join(CAPS), "--rounds", str(rounds)], 29542))
     buckets = report["buckets"]
@@ -118,15 +118,16 @@ def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=MODELS)
+    parser.add_argument("--keep", metavar="FOLDER", help="record there, and leave the runs")
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     stolen = Stolen()
     with suppress(KeyboardInterrupt), network_hosts(2) as hosts:
         for model in [options.only] if options.only else MODELS:
             for mbit in MEGABITS:
-                each = measure(hosts, model, mbit, options.rounds)
+                each = measure(hosts, model, mbit, options.rounds, options.keep)
                 found.append(each)
                 errors = ", ".join(f"{cap}: {error:+.1%}" for cap, error in each["errors"].items())
                 best = f"{each['of_the_best']:.1%}" if each["of_the_best"] else "not measured"
