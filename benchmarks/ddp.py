@@ -6,7 +6,8 @@ Two ranks on two emulated hosts: network namespaces with a link of limited bandw
 each; root is needed. Per model and bandwidth the program is recorded as it is, with torch's own cap, and `tracekit
 analyze` predicts the time of a step with every other one. Then all caps take turns in one process, in blocks of steps
 in random order: the truth. `errors` are those of predicted ratios to the run's own cap; `of_the_best` is how fast the
-recommended cap is there, as a share of the best one. `covered`: whether the truth lies in the predicted range.
+recommended cap is there, as a share of the best one, and `best_predicted_of_the_best` that of the shortest expected
+step, which is recommended where it is certain to be a gain. `covered`: whether the truth lies in the predicted range.
 """
 
 import argparse
@@ -49,12 +50,15 @@ def measure(hosts: list[NetworkHost], model: str, mbit: float, rounds: int, keep
     both = [cap for cap in CAPS if cap != OWN and cap in told]
     chosen = next((s["recommended"] for s in report["settings"] if s["name"] == "ddp.bucket_cap_mb"), None)
     ours = OWN if chosen is None else f"{chosen:g}"
+    first = _name(min(buckets["forecasts"], key=lambda each: each["expected_ms"])["cap_mb"], buckets["cap_mb"])
     return {
         "model": model,
         "mbit": mbit,
         "recommended": ours,
         "of_the_best": min(true.values()) / true[ours] if ours in true else None,
         "of_the_current": 1 / true[ours] if ours in true else None,
+        "best_predicted": first,
+        "best_predicted_of_the_best": min(true.values()) / true[first] if first in true else None,
         "errors": {cap: told[cap]["expected_ms"] / own_ms / true[cap] - 1 for cap in both},
         "covered": {cap: told[cap]["low_ms"] / own_ms <= true[cap] <= told[cap]["high_ms"] / own_ms for cap in both},
         "true_ratios": true,
@@ -111,6 +115,7 @@ def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
         "error_p95": float(np.percentile(errors, 95)),
         "covered": float(np.mean(covered)),
         "within_2_percent_of_the_best": sum((each["of_the_best"] or 0) >= 0.98 for each in found),
+        "best_predicted_within_2_percent": sum((each["best_predicted_of_the_best"] or 0) >= 0.98 for each in found),
         "cases": len(found),
     }
 

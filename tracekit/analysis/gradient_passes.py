@@ -34,6 +34,19 @@ _BUCKETS = f"""
     WHERE bucket >= 0
 """
 
+# A layer's backward pass, until all buckets were sent: in the last one the reducer waits for them.
+_LAYERS = f"""
+    SELECT name, median(least(start_ns + duration_ns, sent_ns) - start_ns) AS took
+    FROM spans JOIN (
+        SELECT met.process, pass.start_ns AS began_ns, pass.start_ns + pass.duration_ns AS ended_ns,
+               max(ready_ns) AS sent_ns
+        FROM collectives AS met JOIN ({_PASSES}) AS pass ON pass.process = met.process
+        AND ready_ns BETWEEN pass.start_ns AND pass.start_ns + pass.duration_ns
+        WHERE bucket >= 0 GROUP BY ALL
+    ) AS sent ON sent.process = spans.process AND spans.start_ns BETWEEN began_ns AND sent_ns
+    WHERE kind = 'layer' AND direction = 'backward' GROUP BY name
+"""
+
 
 @dataclass(frozen=True)
 class GradientPasses:
@@ -156,10 +169,7 @@ def _cpu_beside(run: Run, passes: pd.DataFrame) -> float:
 def _weights(run: Run, model: Wrapped) -> Floats:
     """How much of the pass is computed for each parameter, by the time of the backward pass of its layer."""
     sizes = np.array(model.sizes, dtype=np.float64)
-    rows = run.sql(
-        "SELECT name, median(duration_ns) AS took FROM spans WHERE kind = 'layer' AND direction = 'backward' "
-        "GROUP BY name"
-    )
+    rows = run.sql(_LAYERS)
     times = {str(row.name).removeprefix("module."): float(row.took) for row in rows.itertuples(index=False)}
     layers = [name.rpartition(".")[0] for name in model.names]
     if not all(layer in times for layer in layers):

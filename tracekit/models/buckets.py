@@ -6,10 +6,10 @@ buckets, the prediction is a range.
 """
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from tracekit.analysis.gradient_passes import GradientPasses
 from tracekit.models.ddp_replay import (
@@ -25,9 +25,9 @@ from tracekit.models.ddp_replay import (
 Floats = NDArray[np.float64]
 
 CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
-# The costs that are tried first, s and s per byte; then finer, from the neighbours of what is at all like the run.
-_ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 10), np.geomspace(1e-11, 1e-7, 17)
-_FINER = 20
+# The costs that are tried: alpha, s, and around the beta, s per byte, with which the pass ends when it did.
+_ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 25), (1e-13, 1e-6)
+_AROUND = np.linspace(0.9, 1.1, 9)
 # What is known of alpha before anything was seen, as buckets that are large say little of it: an all-reduce of nothing
 # takes some 0.3 ms with gloo over a link between two network namespaces, and 0.03 to 3 ms on most networks.
 _USUAL_ALPHA, _ALPHA_FACTOR = 3e-4, 3.0
@@ -36,8 +36,9 @@ _ROUGHLY_LIKE = 0.1
 _LIKE = 0.01
 # Costs that are less likely by so much are left out.
 _LEAST_WEIGHT = 1e-3
+_CLOSE = 1e-3  # of the logarithm of beta
 # By how much the replay misses the ratio of two caps at 19 of 20 points of `benchmarks/ddp.py`.
-MODEL_ERROR = 0.08
+MODEL_ERROR = 0.07
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,18 @@ def bucket_forecasts(seen: GradientPasses) -> BucketForecasts | str:
         ends = np.array([replay_pass(gradients, buckets, network).end for _, network in likely])
         times = seen.step * (rest + ends) / (rest + base)
         low, high = _quantiles(times, weights)
-        is_own = np.array_equal(buckets, own)
-        error = 1.0 if is_own else 1 + MODEL_ERROR
+        error = 1.0 if buckets is own else 1 + MODEL_ERROR
         expected = float(np.average(times, weights=weights))
         return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
 
-    grid = [forecast(own_cap, own)]
+    others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
     for cap_mb in CAPS_MB:
         buckets = buckets_of(sizes.tolist(), cap_mb * MIB)
-        if buckets[-1] + 1 != grid[-1].buckets or cap_mb < own_cap:
-            grid.append(forecast(cap_mb, buckets))
+        others[buckets.tobytes()] = cap_mb, buckets
         if buckets[-1] == 0:
             break
+    others.pop(own.tobytes(), None)
+    grid = [forecast(own_cap, own), *(forecast(*other) for other in others.values())]
     ideal = rest + gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
     return BucketForecasts(grid, missed, ideal)
 
@@ -123,21 +124,23 @@ def _likely_networks(
     gamma = 0.0 if np.isnan(seen.cpu_per_byte) else seen.cpu_per_byte
     tolerance = max(_LIKE, seen.spread)
 
-    def tried(alphas: Floats, betas: Floats, tolerance: float) -> tuple[list[Network], Floats, float]:
-        networks = [
-            Network(float(alpha), float(beta), gamma, cpus=seen.cpus, ranks=seen.ranks)
-            for alpha, beta in product(alphas, betas)
-        ]
-        misses = np.array([_missed(seen, gradients, own, network) for network in networks])
-        unlike = misses**2 / tolerance**2 + np.repeat(_unusual(alphas), len(betas))
-        return networks, np.exp(-(unlike - unlike.min()) / 2), float(misses.min())
+    def network(alpha: float, beta: float) -> Network:
+        return Network(alpha, beta, gamma, cpus=seen.cpus, ranks=seen.ranks)
 
-    _, weights, _ = tried(_ALPHAS, _BETAS, max(tolerance, _ROUGHLY_LIKE))
-    is_like = weights.reshape(len(_ALPHAS), len(_BETAS)) > _LEAST_WEIGHT
-    finer = [_between(values, np.asarray(is_like.any(axis=1 - axis))) for axis, values in enumerate((_ALPHAS, _BETAS))]
-    networks, weights, missed = tried(finer[0], finer[1], tolerance)
-    likely = [(float(weight), network) for weight, network in zip(weights, networks, strict=True)]
-    return [each for each in likely if each[0] > _LEAST_WEIGHT], missed
+    def late(log_beta: float, alpha: float) -> float:
+        return replay_pass(gradients, own, network(alpha, float(np.exp(log_beta)))).end - seen.took
+
+    lowest, highest = np.log(_BETAS)
+    networks = []
+    for alpha in _ALPHAS.tolist():
+        ends_late, ends_early = late(lowest, alpha) >= 0, late(highest, alpha) <= 0
+        middle = lowest if ends_late else highest if ends_early else brentq(late, lowest, highest, (alpha,), xtol=_CLOSE)
+        networks += [network(alpha, float(np.exp(middle)) * around) for around in _AROUND.tolist()]
+    misses = np.array([_missed(seen, gradients, own, each) for each in networks])
+    unlike = misses**2 / tolerance**2 + _unusual(np.array([each.alpha for each in networks]))
+    weights = np.exp(-(unlike - unlike.min()) / 2)
+    likely = [(float(weight), each) for weight, each in zip(weights, networks, strict=True)]
+    return [each for each in likely if each[0] > _LEAST_WEIGHT], float(misses.min())
 
 
 def _unusual(alphas: Floats) -> Floats:
