@@ -71,6 +71,8 @@ def bucket_forecasts(seen: GradientPasses) -> BucketForecasts | str:
         return "its buckets are not those that its parameters make in their order"
     gradients = _gradients(seen, sizes, own)
     likely, missed = _likely_networks(seen, gradients, own)
+    if missed > MODEL_ERROR:
+        return f"a replay of them misses what was seen by {missed:.0%} of a step"
     weights = np.array([weight for weight, _ in likely])
     base = np.array([replay_pass(gradients, own, network).end for _, network in likely])
     rest = max(seen.step - seen.took, 0.0)
@@ -130,12 +132,15 @@ def _likely_networks(
     def late(log_beta: float, alpha: float) -> float:
         return replay_pass(gradients, own, network(alpha, float(np.exp(log_beta)))).end - seen.took
 
-    lowest, highest = np.log(_BETAS)
-    networks = []
-    for alpha in _ALPHAS.tolist():
-        ends_late, ends_early = late(lowest, alpha) >= 0, late(highest, alpha) <= 0
-        middle = lowest if ends_late else highest if ends_early else brentq(late, lowest, highest, (alpha,), xtol=_CLOSE)
-        networks += [network(alpha, float(np.exp(middle)) * around) for around in _AROUND.tolist()]
+    def beta_of(alpha: float) -> float:
+        lowest, highest = np.log(_BETAS)
+        if late(lowest, alpha) >= 0:
+            return _BETAS[0]
+        if late(highest, alpha) <= 0:
+            return _BETAS[1]
+        return float(np.exp(brentq(late, lowest, highest, (alpha,), xtol=_CLOSE)))
+
+    networks = [network(alpha, beta_of(alpha) * around) for alpha in _ALPHAS.tolist() for around in _AROUND.tolist()]
     misses = np.array([_missed(seen, gradients, own, each) for each in networks])
     unlike = misses**2 / tolerance**2 + _unusual(np.array([each.alpha for each in networks]))
     weights = np.exp(-(unlike - unlike.min()) / 2)
@@ -145,12 +150,6 @@ def _likely_networks(
 
 def _unusual(alphas: Floats) -> Floats:
     return np.asarray((np.log(alphas / _USUAL_ALPHA) / np.log(_ALPHA_FACTOR)) ** 2)
-
-
-def _between(values: Floats, is_like: NDArray[np.bool_]) -> Floats:
-    """Finer values, from the one before the first that is like the run to the one behind the last."""
-    first, last = np.flatnonzero(is_like)[[0, -1]]
-    return np.geomspace(values[max(first - 1, 0)], values[min(last + 1, len(values) - 1)], _FINER)
 
 
 def _missed(seen: GradientPasses, gradients: Gradients, own: NDArray[np.intp], network: Network) -> float:
