@@ -9,7 +9,7 @@ not at all. A hook that the program has is timed around.
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,21 @@ _PASSED_ON = (
     "recv_anysource", "barrier", "monitored_barrier",
 )  # fmt: skip
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
+# The first pass has other buckets than all that follow, and the second is the first of these.
+_FORMING = 2
 _MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    """What is sent: of which group and dtype, how many bytes, and where."""
+
+    is_gradient: bool
+    group: str
+    words: int
+    size: int
+    on_device: bool
 
 
 @dataclass
@@ -43,6 +56,9 @@ class _Pass:
 
     seen: int = 0
     before: int = -1
+    calls: int = 0
+    passes: int = 0
+    known: list[_Sort] = field(default_factory=list)  # by the call in a pass, in which all passes are alike
 
 
 class Buckets:
@@ -103,50 +119,51 @@ class Buckets:
 
     def reduced(self, group: Any, state: _Pass, tensors: Any, ready: int, work: Any) -> None:
         """The reducer has sent something."""
-        import torch
-
         if self._is_off:
             return
         try:
-            tensor, begun = tensors[0], clock()
-            with torch._C.DisableTorchFunction():  # no mode of the program's sees what we ask
-                is_gradient = tensor.is_floating_point() or tensor.is_complex()
-            op, how = self._used, ASYNC_CALL
-            if is_gradient:
-                op, how = self._bucket, self._number(state)
-            self._add(op, group, tensor, ready, ready, how, work.is_completed)
-            if is_gradient and state.seen == state.before and self._agent.phases is not None:
+            begun, call = clock(), state.calls
+            state.calls += 1
+            if state.passes >= _FORMING and call < len(state.known):
+                sort = state.known[call]
+            else:
+                sort = self._sort(group, tensors[0])
+                state.known[call:] = [sort]
+            op, how = (self._bucket, self._number(state)) if sort.is_gradient else (self._used, ASYNC_CALL)
+            self._add(op, sort, ready, ready, how, work.is_completed)
+            if sort.is_gradient and state.seen == state.before and self._agent.phases is not None:
                 self._agent.phases.enter(COMMUNICATION)  # all gradients are there, as far as is known
             self._agent.governor.spent_ns += clock() - begun
         except Exception as error:
             self._agent.fail("collectives", error)
 
+    def _sort(self, group: Any, tensor: Any) -> _Sort:
+        import torch
+
+        with torch._C.DisableTorchFunction():  # no mode of the program's sees what we ask
+            is_gradient = tensor.is_floating_point() or tensor.is_complex()
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            size, on_device = tensor.numel() * tensor.element_size(), tensor.device.type != "cpu"
+        spool, name = self._agent.spool, self._groups.name(group)
+        return _Sort(is_gradient, name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
+
     def _number(self, state: _Pass) -> int:
         state.seen += 1
         return BUCKET + min(state.seen - 1, _MOST_BUCKETS)
 
-    def _add(
-        self, op: int, group: Any, tensor: Any, ready: int, begun: int, how: int, is_done: Callable[[], bool]
-    ) -> None:
-        import torch
-
-        spool, name = self._agent.spool, self._groups.name(group)
-        with torch._C.DisableTorchFunction():
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            size, on_device = tensor.numel() * tensor.element_size(), tensor.device.type != "cpu"
-        words = spool.intern(name) | spool.intern(dtype) << 32
-        sequence = self._groups.next_sequence(name)
-        sent = Sent(op, ready, begun, words, sequence, size, how, on_device)
+    def _add(self, op: int, sort: _Sort, ready: int, begun: int, how: int, is_done: Callable[[], bool]) -> None:
+        sequence = self._groups.next_sequence(sort.group)
         if self._collectives.entered is not None:
-            self._collectives.entered.begin(op, words, sequence)
+            self._collectives.entered.begin(op, sort.words, sequence)
         self._in_flight.look()
-        self._in_flight.add(sent, is_done)
+        self._in_flight.add(Sent(op, ready, begun, sort.words, sequence, sort.size, how, sort.on_device), is_done)
 
     def _backward_ended(self) -> None:
         try:
             for state in self._passes:
                 if state.seen:
                     state.before, state.seen = state.seen, 0
+                    state.calls, state.passes = 0, state.passes + 1
             # The reducer has waited for all of them, unless the pass has failed.
             self._in_flight.look(have_buckets=sys.exc_info()[0] is None)
             if self._collectives.entered is not None and self._in_flight.is_empty:
@@ -184,7 +201,9 @@ class Buckets:
                     phases.leave(COMMUNICATION)
             if not self._is_off:
                 try:
-                    self._add(self._bucket, group, bucket.buffer(), ready, begun, self._number(state), future.done)
+                    self._add(
+                        self._bucket, self._sort(group, bucket.buffer()), ready, begun, self._number(state), future.done
+                    )
                     self._agent.governor.spent_ns += clock() - begun
                 except Exception as error:
                     self._agent.fail("collectives", error)
