@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,11 @@ def main() -> None:
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     stolen = Stolen()
-    with suppress(KeyboardInterrupt), network_hosts(2) as hosts:
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(network_hosts(2))
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(f"network namespaces cannot be made here ({error}): they need root and iproute2") from None
         for model in [options.only] if options.only else MODELS:
             for mbit in MEGABITS:
                 each = measure(hosts, model, mbit, options.rounds, options.keep)
