@@ -41,6 +41,7 @@ def ranks_run(
     kept: Longer = nothing,
     missing: Callable[[int, int], bool] = lambda rank, step: False,
     computes: bool = False,
+    bucket_bytes: tuple[int, int] = (4, 4),
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`."""
@@ -75,8 +76,8 @@ def ranks_run(
             start, entered = begun[rank]
             early = start + (entered - start) // 2
             if not missing(rank, step):
-                tape.met(early, early, left, 2 * step, bucket=0, is_async=True)
-                tape.met(entered, entered, left, 2 * step + 1, bucket=1, is_async=True)
+                tape.met(early, early, left, 2 * step, bucket=0, is_async=True, bytes=bucket_bytes[0])
+                tape.met(entered, entered, left, 2 * step + 1, bucket=1, is_async=True, bytes=bucket_bytes[1])
             tape.now = left
             tape.add("spans", start, left, kind="phase", name="backward", layer=0)
             start = tape.now

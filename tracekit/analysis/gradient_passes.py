@@ -88,7 +88,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         return f"it has {model.parameters} parameters, and the sizes of {len(model.sizes)} were told"
     passes = run.sql(_PASSES)
     buckets = run.sql(_BUCKETS)
-    if buckets.empty or passes.empty:
+    if buckets.empty or passes.empty or steps.main is None:
         return "no gradient bucket was seen"
     if (buckets["unsure_ns"] < 0).any():
         return "when buckets of gradients on a device are back is not seen"
