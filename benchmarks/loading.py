@@ -199,7 +199,7 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
         "recording": recording_costs,
         "split": told.loader["split"],
-        "split_errors": split_errors(told.loader["split"], [waits[word] for word in three]),
+        "split_errors": split_errors(told.loader, [waits[word] for word in three]),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
@@ -284,16 +284,19 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
 
 
-def split_errors(split: dict[str, float], three: list[Times]) -> dict[str, float]:
+def split_errors(loader: dict[str, Any], three: list[Times]) -> dict[str, float]:
     """By how much the shares of storage and computing differ from what the waiting of three runs tells: as it is, with
-    instant storage, with instant samples, in the same rounds; and how unsure the latter are. Empty where the program
-    hardly waits."""
+    instant storage, with instant samples, in the same rounds; and how unsure the latter are. `outside`: by how much the
+    share of computing is outside of the range that is told. Empty where the program hardly waits."""
+    split = loader["split"]
     whole, waits = three[0][:, 0], np.stack([each[:, 1] for each in three])
     if not split or np.median(waits[0]) < STALLED * np.median(whole):
         return {}
     by_round = (waits[:-1] - waits[1:]) / np.median(waits[0])
     storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)
-    return {"storage": float(storage), "cpu": float(computing), "unsure": max(unsure(each) for each in by_round)}
+    outside = max(-computing - loader["slowed"], computing, 0.0)
+    found = {"storage": float(storage), "cpu": float(computing), "outside": float(outside)}
+    return found | {"unsure": max(unsure(each) for each in by_round)}
 
 
 def unsure(by_round: Times) -> float:

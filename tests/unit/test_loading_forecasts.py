@@ -12,13 +12,12 @@ from tracekit.advice.loading import promising
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
-from tracekit.models.loader_epochs import CHEAPEST, as_crowded, slowed
+from tracekit.models.loader_epochs import CHEAPEST, TOGETHER, as_crowded, slowed
 from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loader_split import split
 from tracekit.models.loading import (
     MODEL_ERROR,
-    TOGETHER,
     forecasts,
     saved_by_persisting,
     saved_in_any_order,
@@ -124,6 +123,17 @@ def test_a_full_cpu_takes_no_more_workers() -> None:
 def test_the_wait_is_laid_to_its_cause(cause: str, blocked: float, cpu: float) -> None:
     found = split(costs(blocked=blocked, cpu=cpu))
     assert found is not None and getattr(found, cause) > 0.95
+
+
+@pytest.mark.parametrize(("cpu", "most"), [(0.04, 0.3), (0.0, 0.0)])
+def test_workers_that_compute_may_slow_down_what_takes_their_batches(cpu: float, most: float) -> None:
+    """GIVEN batches that take longer to compute than to take THEN some of what taking them costs may be due to that; of
+    workers that only wait for storage none is."""
+    found = replace(costs(cpu=cpu, blocked=0.0 if cpu else 0.04, consume=0.001), receive=np.full(BATCHES, 0.012))
+    shares = split(found)
+    assert shares is not None and shares.consumer > 0.1
+    assert 0.0 <= shares.slowed <= most * shares.consumer + 1e-9
+    assert (shares.slowed > 0) is (most > 0)
 
 
 def test_a_program_that_does_not_wait_has_no_split() -> None:

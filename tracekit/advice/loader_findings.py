@@ -32,10 +32,12 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
         title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
     if summary.unexplained >= NOTABLE:
         title += f"; {summary.unexplained:.0%} of the waiting is not explained by what was seen to cost time"
+    if summary.slowed >= NOTABLE:
+        title += f"; up to {summary.slowed:.0%} more may be for samples to be computed, which slows the program down"
     if summary.order >= NOTABLE:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
-    evidence |= {**summary.split, "unexplained": summary.unexplained}
+    evidence |= {**summary.split, "unexplained": summary.unexplained, "slowed": summary.slowed}
     return Finding("loading.split", title, evidence)
 
 

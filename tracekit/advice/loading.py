@@ -113,7 +113,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         epochs=int(costs.first.sum()),
         batch_ms=predicted.current.expected * _MS,
         wait=float(costs.wait.sum()) / whole if whole else 0.0,
-        split={name: share for name, share in asdict(why).items() if name != "order"} if why else {},
+        split={name: share for name, share in asdict(why).items() if name not in ("order", "slowed")} if why else {},
         order=why.order if why else 0.0,
         sampler=costs.settings.sampler,
         persistent_workers=costs.settings.persistent_workers,
@@ -130,6 +130,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         else None,
         collating=costs.collating,
         unexplained=_unexplained(costs, predicted),
+        slowed=why.slowed if why else 0.0,
         forecasts=[
             LoaderForecast(
                 each.settings.workers,

@@ -192,7 +192,8 @@ class LoaderSummary(msgspec.Struct):
     seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known). Making a batch goes
     by to get its samples, but for the share `collating`, which puts them together (None: not seen). The
     share `unexplained` of the waiting is more than the costs that were seen bring about, or less: by so much the split
-    may be off.
+    may be off. The share `slowed` of the waiting, at most, is told as `consumer` in the split and is `cpu`: computing
+    workers may slow the program down.
     """
 
     process: int
@@ -220,6 +221,7 @@ class LoaderSummary(msgspec.Struct):
     ahead_bytes: int | None = None
     collating: float | None = None
     unexplained: float = 0.0
+    slowed: float = 0.0
 
 
 class DelaySummary(msgspec.Struct):

@@ -25,6 +25,10 @@ START_S = 0.013
 BOOT_S = 0.017
 STOP_S = 0.011
 CHEAPEST = 0.35
+# How many times longer computing takes beside another busy CPU, at most: as seen on 2 virtual CPUs, where "computing,
+# as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
+# Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
+TOGETHER = 1.3
 # The share of the waiting for CPUs that counts is known to within this.
 _CLOSE = 0.02
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.loading import LoaderCosts
-from tracekit.models.loader_epochs import machine_of, settings_of, stall, stops_s, workload
+from tracekit.models.loader_epochs import TOGETHER, machine_of, settings_of, stall, stops_s, workload
 from tracekit.models.loader_replay import Workload
 
 
@@ -15,7 +15,8 @@ class Split:
     """Shares of the loading wait, which add up to 1: `storage` and then the `cpu` work of making samples, as three runs
     would tell them (as it is, with instant storage, with instant samples); putting batches together and sending them
     (`transfer`), taking them in the program (`consumer`), starting and ending workers (`startup`). `order` cuts across:
-    what delivery in any order would save.
+    what delivery in any order would save. The share `slowed` of the waiting is at most counted as taking batches, and
+    is the workers' computing: CPUs may slow each other (`Beside`), by how much no run tells that had workers all along.
     """
 
     storage: float
@@ -24,6 +25,7 @@ class Split:
     consumer: float
     startup: float
     order: float
+    slowed: float
 
 
 def split(costs: LoaderCosts) -> Split | None:
@@ -41,7 +43,10 @@ def split(costs: LoaderCosts) -> Split | None:
     for name, rest in _taken_away(costs, work):
         left = min(stall(costs, rest, machine, settings) + stops, before)
         shares[name], before = (before - left) / whole, left
-    return Split(**shares, startup=before / whole, order=max(order / whole, 0.0))
+        if name == "cpu":
+            faster = stall(costs, _unhindered(costs, rest), machine, settings) + stops
+            slowed = max(left - faster, 0.0) / whole
+    return Split(**shares, startup=before / whole, order=max(order / whole, 0.0), slowed=slowed)
 
 
 def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workload]]:
@@ -54,8 +59,9 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     work = replace(work, delay=zero, transfer=zero, cpu=work.cpu - reading - waited)
     yield "storage", work
     # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
-    computing = float(costs.cpu.sum()) / (costs.cpus * float((costs.wait + costs.gap).sum()))
-    rested = workload(replace(costs, crowded=costs.crowded * max(1 - computing, 0.0)), costs.settings.num_workers)
+    rested = workload(
+        replace(costs, crowded=costs.crowded * max(1 - _computing(costs), 0.0)), costs.settings.num_workers
+    )
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
     left = costs.cpu - np.maximum(costs.cpu - collating, reading)
     work = replace(work, cpu=left, receive=rested.receive, consume=rested.consume)
@@ -63,3 +69,18 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     work = replace(work, cpu=zero, send=zero)
     yield "transfer", work
     yield "consumer", replace(work, receive=zero)
+
+
+def _computing(costs: LoaderCosts) -> float:
+    """Which share of the CPUs the workers kept busy."""
+    return float(costs.cpu.sum()) / (costs.cpus * float((costs.wait + costs.gap).sum()))
+
+
+def _unhindered(costs: LoaderCosts, work: Workload) -> Workload:
+    """The same batches, taken and used as fast as where no other CPU is busy, if CPUs slow each other as they do at
+    most: by as much of the time as a worker computed on another one."""
+    if not costs.settings.num_workers:
+        return work
+    others = min(_computing(costs) * costs.cpus, 1.0)
+    slower = 1 + (TOGETHER - 1) * others
+    return replace(work, receive=work.receive / slower, consume=work.consume / slower)

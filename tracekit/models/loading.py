@@ -19,6 +19,7 @@ from tracekit.models.loader_epochs import (
     CHEAPEST,
     RECEIVE_S,
     START_S,
+    TOGETHER,
     Beside,
     Storage,
     batches_of,
@@ -36,10 +37,6 @@ _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
 _EVERY_COUNT_TO = 8
 _GROWTH = 1.25
-# How many times longer computing takes beside another busy CPU, at most: as seen on 2 virtual CPUs, where "computing,
-# as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
-# Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
-TOGETHER = 1.3
 _TOGETHERS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
 # What the replay misses of the logarithm of a time at half of the points of `benchmarks/loading.py`.
 _REPLAYED_WELL = 0.045
