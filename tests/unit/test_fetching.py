@@ -98,9 +98,9 @@ def test_indices_are_given_out_as_they_are(indices: Iterable[int]) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads at once need two CPUs")
-@pytest.mark.parametrize("helps_for_s", [10.0, 0.01, 0.0])
+@pytest.mark.parametrize("helps_for_s", [10.0, 0.06, 0.0])
 def test_other_threads_count_by_the_second_half_of_a_batch(helps_for_s: float) -> None:
-    """GIVEN samples of 40 ms in all, and another thread that runs meanwhile, or as torch's do for a while after the
+    """GIVEN samples of 160 ms in all, and another thread that runs meanwhile, or as torch's do for a while after the
     program's last operator THEN just what goes on has a part in making them: what it had of a CPU in the second half,
     whatever that was on a machine that others use too."""
     done, look = threading.Event(), Look(Samples([*range(8)]), -1, 0)
@@ -120,12 +120,12 @@ def test_other_threads_count_by_the_second_half_of_a_batch(helps_for_s: float) -
     for index in look.samples or ():
         if index == 4:
             at_half = (time.clock_gettime_ns(helpers_clock), thread_time_ns())
-        ends = thread_time_ns() + 5_000_000
+        ends = thread_time_ns() + 20_000_000
         while thread_time_ns() < ends:
             hashlib.sha256(bytes(1 << 18))
-    helped, worked = time.clock_gettime_ns(helpers_clock) - at_half[0], thread_time_ns() - at_half[1]
     look.note_others(before)
+    helped, worked = time.clock_gettime_ns(helpers_clock) - at_half[0], thread_time_ns() - at_half[1]
     done.set()
     helper.join()
-    assert look.told(1)[0] / SHARES == pytest.approx(helped / worked, abs=0.1)
+    assert look.told(1)[0] / SHARES == pytest.approx(helped / worked, abs=0.2)  # some ms go by between the readings
     assert helped > 0 or helps_for_s < 1

@@ -87,7 +87,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         expected, error = measured * each.ratio, float(np.exp(each.error))
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
-    run = _Known(costs, probe, None if probe is None else probed_storage(costs, probe.costs))
+    run = _Known(costs, probe, None if probe is None else probed_storage(costs, probe.costs, probe.alone))
     besides = run.besides(seen.values())
     of_workers = {current.workers: [_missed(measured, time_of(costs, current, Storage()))]}
     # By itself: how much waiting for CPUs counts is taken from the run.

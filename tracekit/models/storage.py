@@ -26,16 +26,20 @@ class ProbedStorage:
     no_faster: Storage
 
 
-def probed_storage(costs: LoaderCosts, probe: LoaderCosts) -> ProbedStorage:
-    """By how much longer a batch took to read in the probe than in the run."""
-    low, high = _slower(costs, probe)
-    no_faster = Storage(max(probe.reading / max(high, 1.0), 1.0))
-    return ProbedStorage(probe.readers, [_as_slow(costs, probe, slower) for slower in (low, high)], no_faster)
+def probed_storage(costs: LoaderCosts, probe: LoaderCosts, alone: bool) -> ProbedStorage:
+    """By how much longer a batch took to read in the probe than in the run. Of a probe in turns just the batches are
+    known that no stop fell into, which are the short ones: storage gives what these got together, for as long as they
+    were read. Of one that ran `alone` it is what makes a replay of it read as slowly: it can give more than its readers
+    got on average, as they begin and end, and compute."""
+    slower = _slower(costs, probe)
+    by_share = [Storage() if each <= 1 else Storage(max(probe.reading / each, 1.0)) for each in slower]
+    no_faster = Storage(max(probe.reading / max(slower[1], 1.0), 1.0))
+    found = [_as_slow(costs, probe, each) for each in slower] if alone else by_share
+    return ProbedStorage(probe.readers, found, no_faster)
 
 
 def _as_slow(costs: LoaderCosts, probe: LoaderCosts, slower: float) -> Storage:
-    """The storage with which reading takes so many times longer in a replay of the probe. What readers got there on
-    average would be less than it can give: they begin and end, and compute."""
+    """The storage with which reading takes so many times longer in a replay of the probe."""
     settings, most = settings_of(probe), float(max(probe.readers, 1))
 
     def missed(at_once: float) -> float:
