@@ -9,7 +9,7 @@ not at all. A hook that the program has is timed around.
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,6 @@ _PASSED_ON = (
     "recv_anysource", "barrier", "monitored_barrier",
 )  # fmt: skip
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
-# The first pass has other buckets than all that follow, and the second is the first of these.
-_FORMING = 2
 _MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
 
@@ -56,9 +54,6 @@ class _Pass:
 
     seen: int = 0
     before: int = -1
-    calls: int = 0
-    passes: int = 0
-    known: list[_Sort] = field(default_factory=list)  # by the call in a pass, in which all passes are alike
 
 
 class Buckets:
@@ -122,13 +117,7 @@ class Buckets:
         if self._is_off:
             return
         try:
-            begun, call = clock(), state.calls
-            state.calls += 1
-            if state.passes >= _FORMING and call < len(state.known):
-                sort = state.known[call]
-            else:
-                sort = self._sort(group, tensors[0])
-                state.known[call:] = [sort]
+            begun, sort = clock(), self._sort(group, tensors[0])
             op, how = (self._bucket, self._number(state)) if sort.is_gradient else (self._used, ASYNC_CALL)
             self._add(op, sort, ready, ready, how, work.is_completed)
             if sort.is_gradient and state.seen == state.before and self._agent.phases is not None:
@@ -163,7 +152,6 @@ class Buckets:
             for state in self._passes:
                 if state.seen:
                     state.before, state.seen = state.seen, 0
-                    state.calls, state.passes = 0, state.passes + 1
             # The reducer has waited for all of them, unless the pass has failed.
             self._in_flight.look(have_buckets=sys.exc_info()[0] is None)
             if self._collectives.entered is not None and self._in_flight.is_empty:

@@ -8,9 +8,9 @@ from typing import Any
 from tracekit.settings.inside import WRAPPED_MODELS, of_ddp
 
 from .agent import Agent
-from .patching import Patches
+from .patching import Patches, bound
 
-# With one of its own a program has decided on the size of every bucket.
+# A list of the program's own, one for each bucket, would come before the cap.
 _BUCKET_CAP, _BUCKET_CAPS = "bucket_cap_mb", "bucket_cap_mb_list"
 
 
@@ -20,6 +20,8 @@ class DDPSettings:
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
         self._settings = of_ddp(agent.session["settings"])
+        if _BUCKET_CAP in self._settings:
+            self._settings[_BUCKET_CAPS] = None
         self._was_told = False
 
     def hook(self, module: ModuleType) -> None:
@@ -32,13 +34,14 @@ class DDPSettings:
 
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
             try:
-                args, kwargs = self._changed(known, model, args, kwargs)
-            except TypeError:
-                pass  # what torch does not take either: it says so itself
+                given = bound(known, model, *args, **kwargs)
+                if given is not None:
+                    given.arguments.update(self._settings)
+                    _, *args = given.args  # type: ignore[assignment]
+                    kwargs = given.kwargs
+                    self._tell()
             except Exception as error:
                 self._agent.fail("conditions", error)
-            else:
-                self._tell()
             original(model, *args, **kwargs)
 
         return __init__
@@ -47,14 +50,3 @@ class DDPSettings:
         if not self._was_told:
             self._was_told = True
             self._agent.describe(**{WRAPPED_MODELS: True})
-
-    def _changed(
-        self, known: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = known.bind(model, *args, **kwargs)
-        settings = {name: value for name, value in self._settings.items() if name in known.parameters}
-        if _BUCKET_CAP in settings and _BUCKET_CAPS in known.parameters:
-            settings[_BUCKET_CAPS] = None
-        given.arguments.update(settings)
-        _, *changed = given.args
-        return tuple(changed), given.kwargs

@@ -1,14 +1,14 @@
 """Settings of DataLoaders: put in the place of what the program gives, as it makes each loader."""
 
 from collections.abc import Callable
-from inspect import BoundArguments, Signature, signature
+from inspect import BoundArguments, signature
 from types import ModuleType
 from typing import Any
 
 from tracekit.settings.inside import KEPT_WORKERS, ORIGIN, WHICH, by_loader
 
 from .agent import Agent
-from .patching import Patches
+from .patching import Patches, bound
 
 # What only workers have: torch refuses it for a loader without.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
@@ -44,7 +44,7 @@ class LoaderSettings:
             try:
                 name = self._agent.loaders.make()
                 meant = self._meant_for(name) if self._settings else None
-                given = _bound(known, loader, *args, **kwargs) if meant else None
+                given = bound(known, loader, *args, **kwargs) if meant else None
                 if meant and given:
                     self._change(meant, given)
                     _, *args = given.args  # type: ignore[assignment]
@@ -87,14 +87,6 @@ class LoaderSettings:
         arguments.update(values)
         if not arguments["num_workers"]:
             arguments.update(_OF_WORKERS)
-
-
-def _bound(known: Signature, *args: Any, **kwargs: Any) -> BoundArguments | None:
-    """The arguments by name; None for those that torch does not take either, which it says itself."""
-    try:
-        return known.bind(*args, **kwargs)
-    except TypeError:
-        return None
 
 
 def _is_iterable(dataset: object) -> bool:

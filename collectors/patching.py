@@ -23,6 +23,14 @@ def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
     return wrapper
 
 
+def bound(known: inspect.Signature, *args: Any, **kwargs: Any) -> inspect.BoundArguments | None:
+    """The arguments by name; None for those that torch does not take either, which it says itself."""
+    try:
+        return known.bind(*args, **kwargs)
+    except TypeError:
+        return None
+
+
 def unseen_by_warnings() -> None:
     """Make warnings name what they would name without us: the program, or torch. They go up by a `stacklevel`, and do
     not count frames of importlib's own, which they know by what the file is called: so ours are called alike."""

@@ -58,6 +58,9 @@ def test_every_bucket_of_every_rank_is_seen(kind: str, both: tuple[str, Recorded
     buckets = of_kinds[of_kinds["bucket"] >= 0]
     assert (buckets["ready_ns"] <= buckets["start_ns"]).all()
     assert buckets["unsure_ns"].between(0, buckets["duration_ns"]).all()
+    passes = (buckets["bucket"] == 0).groupby(buckets["process"]).cumsum()
+    # However a model's gradients are put into buckets, which changes after the first passes, they are as many bytes.
+    assert buckets.groupby(["process", passes])["bytes"].sum().nunique() == 1
     first, *others = [list(rows["bucket"]) for _, rows in buckets.groupby("process")]
     assert len(others) == 2 and all(each == first for each in others)
     assert first.count(0) == (STEPS // 2 if kind == "accumulating" else STEPS)

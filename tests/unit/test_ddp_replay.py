@@ -105,11 +105,11 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
     )  # fmt: skip
     found = bucket_forecasts(run)
     assert not isinstance(found, str) and found.missed < 0.05
-    assert found.grid[0].expected == pytest.approx(run.step)
-    for each in found.grid[1:]:
-        truth = 0.01 + replay_pass(whole, buckets_of(sizes, each.cap_mb * MIB), network).end
-        assert each.low <= truth <= each.high
-        assert each.high / each.low >= (1 + MODEL_ERROR) ** 2 * 0.999
+    assert found.forecasts[0].expected_ms == pytest.approx(1e3 * run.step)
+    for each in found.forecasts[1:]:
+        truth = 10 + 1e3 * replay_pass(whole, buckets_of(sizes, each.cap_mb * MIB), network).end
+        assert each.low_ms <= truth <= each.high_ms
+        assert each.high_ms / each.low_ms >= (1 + MODEL_ERROR) ** 2 * 0.999
 
 
 def test_buckets_that_no_rule_makes_are_not_regrouped() -> None:

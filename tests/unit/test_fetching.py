@@ -2,7 +2,6 @@
 
 import hashlib
 import mmap
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -97,7 +96,6 @@ def test_indices_are_given_out_as_they_are(indices: Iterable[int]) -> None:
     assert (samples.half is not None) == (indices == [3, 1, 2])
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads at once need two CPUs")
 @pytest.mark.parametrize("helps_for_s", [10.0, 0.06, 0.0])
 def test_other_threads_count_by_the_second_half_of_a_batch(helps_for_s: float) -> None:
     """GIVEN samples of 160 ms in all, and another thread that runs meanwhile, or as torch's do for a while after the

@@ -11,7 +11,6 @@ from tracekit.models.ddp_replay import DEFAULT_CAP_MB
 from tracekit.run.reader import Run
 
 SETTING = "ddp.bucket_cap_mb"
-_MS = 1e3
 
 
 def bucket_settings(run: Run, report: Report) -> Advice:
@@ -23,24 +22,12 @@ def bucket_settings(run: Run, report: Report) -> Advice:
         return Advice([], "")
     seen = gradient_passes(run, find_steps(run))
     found = seen if isinstance(seen, str) else bucket_forecasts(seen)
-    if isinstance(seen, str) or isinstance(found, str):
+    if isinstance(found, str):
         return Advice([], f"Nothing is told of gradient buckets: {found}.")
-    forecasts = [
-        BucketForecast(each.cap_mb, each.buckets, each.low * _MS, each.expected * _MS, each.high * _MS)
-        for each in found.grid
-    ]
-    report.buckets = summary = BucketSummary(
-        cap_mb=seen.model.bucket_cap_mb,
-        ranks=seen.world,
-        passes=seen.passes,
-        bytes=seen.model.bytes,
-        ideal_ms=found.ideal * _MS,
-        missed=found.missed,
-        forecasts=forecasts,
-    )
-    now, best = forecasts[0], best_cap(summary)
+    report.buckets = found
+    now, best = found.forecasts[0], best_cap(found)
     gain = gain_over(now, best)
-    if best is now or gain.expected <= 0:
+    if best is now:
         return Advice([], f"No other cap than {now.cap_mb:g} MiB is expected to be faster for the gradient buckets.")
     if gain.low <= 0:
         return Advice(
@@ -50,12 +37,12 @@ def bucket_settings(run: Run, report: Report) -> Advice:
         )
     setting = Setting(
         name=SETTING,
-        current=summary.cap_mb,
+        current=found.cap_mb,
         recommended=best.cap_mb,
         gain=gain,
         basis="model",
-        effect=effect_on(summary.ranks),
-        why=_why(summary, best),
+        effect=effect_on(found.ranks),
+        why=_why(found, best),
         apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
     )
     return Advice([setting], f"Other gradient buckets are predicted to save {gain.expected:.0%} of a step.")

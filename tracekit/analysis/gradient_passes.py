@@ -100,16 +100,16 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     each = usual.groupby("bucket").median(numeric_only=True)
     durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
     computing, finishing = _computed(run, passes)
-    ranks = int(passes["process"].nunique())
-    hosts = max(run.sql("SELECT count(DISTINCT host) AS hosts FROM processes WHERE rank >= 0")["hosts"].iloc[0], 1)
+    people = run.sql("SELECT DISTINCT rank, host FROM processes WHERE rank >= 0")  # of several attempts, maybe
+    world, hosts = people["rank"].nunique(), people["host"].nunique()
     per_step = float(each["bytes"].sum())
     took = float(usual["took"].median())
     return GradientPasses(
         model=model,
         passes=len(seen),
-        ranks=-(-ranks // int(hosts)),
-        world=ranks,
-        cpus=_cpus(run),
+        ranks=-(-world // hosts),
+        world=world,
+        cpus=run.manifest.cpu.usable,
         step=float(np.median(durations)),
         took=took,
         computing=min(computing if computing > 0 else float(each["there"].max()), took),
@@ -122,12 +122,6 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         weights=_weights(run, model),
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
-
-
-def _cpus(run: Run) -> float:
-    cpu = run.manifest.cpu
-    cpus = float(len(cpu.affinity) or cpu.logical or 1)
-    return cpus if cpu.quota is None else min(cpus, cpu.quota)
 
 
 def _has_one_thread(run: Run) -> bool:
@@ -177,5 +171,5 @@ def _weights(run: Run, model: Wrapped) -> Floats:
     shares = np.zeros(len(sizes))
     for layer in set(layers):
         at = np.flatnonzero([each == layer for each in layers])
-        shares[at] = times[layer] * sizes[at] / sizes[at].sum()
+        shares[at] = times[layer] * sizes[at] / max(sizes[at].sum(), 1.0)
     return shares

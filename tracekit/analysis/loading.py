@@ -179,11 +179,8 @@ def _costs(
     late = (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS
     cpu = _filled(cpu / _NS, known)
     at_once, length = _at_once(batches[known])
-    cpu_info = run.manifest.cpu
-    cpus = float(len(cpu_info.affinity) or cpu_info.logical or 1)
-    cpus = cpus if cpu_info.quota is None else min(cpus, cpu_info.quota)
     ranks = _ranks_beside(run, process)
-    cpus = max(cpus / ranks, 1.0)
+    cpus = max(run.manifest.cpu.usable / ranks, 1.0)
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     is_cut = last | np.append(_meets(received[:-1], asked[1:], stops), True)

@@ -192,7 +192,8 @@ def _buckets(report: Report) -> Lines:
         )
         for number, each in enumerate(found.forecasts)
     ]
-    title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, predicted; {found.ideal_ms:.4g} ms without any"
+    without = f"{found.ideal_ms:.4g} ms a step without communication"
+    title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, predicted; {without}"
     return [title, *_table(["cap MiB", "buckets", "ms a step", "at least to at most"], rows)]
 
 

@@ -1,11 +1,16 @@
 """`tracekit study`."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tracekit.cli.options import budget_option, end_on_signals, narrator, program_of, study_folder
+
+if TYPE_CHECKING:
+    from tracekit.study.result import Study
 
 
 def _options(study: Callable[..., None]) -> Callable[..., None]:
@@ -21,6 +26,21 @@ def _options(study: Callable[..., None]) -> Callable[..., None]:
     ):
         study = option(study)
     return study
+
+
+def _carry_out(
+    name: str, command: tuple[str, ...], output: Path | None, as_json: bool, quiet: bool, study: "Callable[..., Study]"
+) -> None:
+    """Do a study of the command, which gets the command, the folder to make, and what tells the progress; print it."""
+    from tracekit.record.launch import find_program
+    from tracekit.study.result import text_of
+
+    program = program_of(command, f"study {name}")
+    find_program(program)
+    folder = output or study_folder(program)
+    end_on_signals()
+    found = study(program, folder, say=narrator(quiet))
+    click.echo(found.as_json() if as_json else text_of(found), nl=as_json)
 
 
 @click.group()
@@ -41,18 +61,11 @@ def threads(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     \b
         tracekit study threads --budget 5m -- python samples/lstm_widths.py
     """
-    from tracekit.record.launch import find_program
     from tracekit.record.machine import counts_here, layouts_here
-    from tracekit.study.result import text_of
     from tracekit.study.threads import study_threads
 
-    program = program_of(command, "study threads")
-    find_program(program)
-    counts = counts_here()
-    folder = output or study_folder(program)
-    end_on_signals()
-    study = study_threads(program, folder, counts, layouts_here, budget, narrator(quiet))
-    click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
+    study = partial(study_threads, counts=counts_here(), layouts=layouts_here, budget_s=budget)
+    _carry_out("threads", command, output, as_json, quiet, study)
 
 
 @command.command(context_settings={"allow_interspersed_args": False})
@@ -67,16 +80,9 @@ def loading(output: Path | None, budget: float, as_json: bool, quiet: bool, comm
     \b
         tracekit study loading --budget 5m -- python samples/image_loading.py
     """
-    from tracekit.record.launch import find_program
     from tracekit.study.loading import study_loading
-    from tracekit.study.result import text_of
 
-    program = program_of(command, "study loading")
-    find_program(program)
-    folder = output or study_folder(program)
-    end_on_signals()
-    study = study_loading(program, folder, budget, narrator(quiet))
-    click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
+    _carry_out("loading", command, output, as_json, quiet, partial(study_loading, budget_s=budget))
 
 
 @command.command(context_settings={"allow_interspersed_args": False})
@@ -90,13 +96,6 @@ def ddp(output: Path | None, budget: float, as_json: bool, quiet: bool, command:
     \b
         tracekit study ddp --budget 5m -- torchrun --nproc-per-node 2 samples/ddp_digits.py
     """
-    from tracekit.record.launch import find_program
     from tracekit.study.ddp import study_ddp
-    from tracekit.study.result import text_of
 
-    program = program_of(command, "study ddp")
-    find_program(program)
-    folder = output or study_folder(program)
-    end_on_signals()
-    study = study_ddp(program, folder, budget, narrator(quiet))
-    click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
+    _carry_out("ddp", command, output, as_json, quiet, partial(study_ddp, budget_s=budget))

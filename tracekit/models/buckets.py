@@ -1,17 +1,16 @@
 """The time of a data-parallel step with other gradient buckets, from what one run saw of it.
 
-What a bucket costs is not known but by when the run's own buckets were back. So a replay is made with every cost of a
-grid, and each counts as much as it is like the run: where costs that are as likely differ in what they say of other
-buckets, the prediction is a range.
+What a bucket costs is not known but by when the run's own buckets were back. So a replay is made with many an alpha,
+each with the beta with which the pass ends when it did, and others around it; and each counts as much as it is like the
+run: where costs that are as likely differ in what they say of other buckets, the prediction is a range.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tracekit.analysis.gradient_passes import GradientPasses
+from tracekit.analysis.report_schema import BucketForecast, BucketSummary
 from tracekit.models.ddp_replay import (
     DEFAULT_CAP_MB,
     FIRST_BUCKET,
@@ -24,14 +23,14 @@ from tracekit.models.ddp_replay import (
 
 Floats = NDArray[np.float64]
 
-CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
+_MS = 1e3
+_CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 # The costs that are tried: alpha, s, and around the beta, s per byte, with which the pass ends when it did.
 _ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 25), (1e-13, 1e-6)
 _AROUND = np.linspace(0.9, 1.1, 9)
 # What is known of alpha before anything was seen, as buckets that are large say little of it: an all-reduce of nothing
 # takes some 0.3 ms with gloo over a link between two network namespaces, and 0.03 to 3 ms on most networks.
 _USUAL_ALPHA, _ALPHA_FACTOR = 3e-4, 3.0
-_ROUGHLY_LIKE = 0.1
 # A replay that misses the run by more than this share of a step is not like it; medians are known to no better.
 _LIKE = 0.01
 # Costs that are less likely by so much are left out.
@@ -41,29 +40,8 @@ _CLOSE = 1e-3  # of the logarithm of beta
 MODEL_ERROR = 0.07
 
 
-@dataclass(frozen=True)
-class BucketForecast:
-    """Seconds per step with a cap: at least, to be expected, at most; and how many buckets there are then."""
-
-    cap_mb: float
-    buckets: int
-    low: float
-    expected: float
-    high: float
-
-
-@dataclass(frozen=True)
-class BucketForecasts:
-    """Over the caps, the first being the run's own. `missed`: by which share of a step the best replay misses what the
-    run saw. `ideal`: s per step if communication cost nothing."""
-
-    grid: list[BucketForecast]
-    missed: float
-    ideal: float
-
-
-def bucket_forecasts(seen: GradientPasses) -> BucketForecasts | str:
-    """The time per step for every cap; or why that cannot be told."""
+def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
+    """The time per step for every cap, that of the run first; or why that cannot be told."""
     sizes = np.array(seen.model.sizes[::-1], dtype=np.int64)
     own_cap = seen.model.bucket_cap_mb
     own = _own_buckets(seen, sizes)
@@ -79,14 +57,14 @@ def bucket_forecasts(seen: GradientPasses) -> BucketForecasts | str:
 
     def forecast(cap_mb: float, buckets: NDArray[np.intp]) -> BucketForecast:
         ends = np.array([replay_pass(gradients, buckets, network).end for _, network in likely])
-        times = seen.step * (rest + ends) / (rest + base)
+        times = _MS * seen.step * (rest + ends) / (rest + base)
         low, high = _quantiles(times, weights)
         error = 1.0 if buckets is own else 1 + MODEL_ERROR
         expected = float(np.average(times, weights=weights))
         return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
 
     others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
-    for cap_mb in CAPS_MB:
+    for cap_mb in _CAPS_MB:
         buckets = buckets_of(sizes.tolist(), cap_mb * MIB)
         others[buckets.tobytes()] = cap_mb, buckets
         if buckets[-1] == 0:
@@ -94,7 +72,15 @@ def bucket_forecasts(seen: GradientPasses) -> BucketForecasts | str:
     others.pop(own.tobytes(), None)
     grid = [forecast(own_cap, own), *(forecast(*other) for other in others.values())]
     ideal = rest + gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
-    return BucketForecasts(grid, missed, ideal)
+    return BucketSummary(
+        cap_mb=own_cap,
+        ranks=seen.world,
+        passes=seen.passes,
+        bytes=seen.model.bytes,
+        ideal_ms=_MS * ideal,
+        missed=missed,
+        forecasts=grid,
+    )
 
 
 def _own_buckets(seen: GradientPasses, sizes: NDArray[np.int64]) -> NDArray[np.intp] | None:

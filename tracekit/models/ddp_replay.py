@@ -76,6 +76,7 @@ def replay_pass(gradients: Gradients, buckets: NDArray[np.intp], network: Networ
     count = int(buckets[-1]) + 1 if len(buckets) else 0
     sizes = np.bincount(buckets, weights=gradients.sizes, minlength=count)
     closed_at = np.array([gradients.there[buckets == number].max() for number in range(count)])
+    closed_at = np.minimum(closed_at, gradients.compute)
     order = np.argsort(closed_at, kind="stable")
     coming = deque((float(closed_at[at]), int(at)) for at in order)
     there, back = np.zeros(count), np.zeros(count)

@@ -31,6 +31,12 @@ class CPU(msgspec.Struct):
     numa_nodes: int = 0
     quota: float | None = None  # CPUs the cgroup grants, None where it sets no limit
 
+    @property
+    def usable(self) -> float:
+        """How many of them it may keep busy."""
+        allowed = float(len(self.affinity) or self.logical or 1)
+        return allowed if self.quota is None else min(allowed, self.quota)
+
 
 class Memory(msgspec.Struct):
     """What was free when the run began, bytes: memory that the machine and the cgroup gave, and /dev/shm, through which

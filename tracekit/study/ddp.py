@@ -64,7 +64,7 @@ def _conclude(
 ) -> Advice:
     """The fastest of what was tried, where it was faster than nothing set."""
     if not tried:
-        return Advice([], "No setting is recommended: no model was seen that DistributedDataParallel wraps.")
+        return Advice([], "No setting is recommended: nothing was seen that other gradient buckets may make faster.")
     best = next((each for each in comparisons[:-1] if each.verdict == "faster"), None)
     if best is None:
         return Advice([], "No setting is recommended: nothing was certainly faster.")
