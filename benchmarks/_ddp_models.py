@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+SECONDS = 0.3  # of a block, at least
 TRANSITION = 3  # steps after a change: the first pass of a model forms its buckets
 
 
@@ -54,6 +55,14 @@ def convolutional() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*convolutions, head), torch.randn(32, 3, 32, 32)
 
 
+def small() -> tuple[nn.Module, Tensor]:
+    features = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+    )
+    head = nn.Sequential(nn.Flatten(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
+    return nn.Sequential(features, head), torch.randn(32, 1, 8, 8)
+
+
 def recurrent() -> tuple[nn.Module, Tensor]:
     return Recurrent(), torch.randint(0, 2000, (16, 12))
 
@@ -62,6 +71,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "linear": linear,
     "convolutional": convolutional,
     "recurrent": recurrent,
+    "small": small,
 }
 
 
@@ -83,21 +93,30 @@ def training(name: str, cap: str) -> Callable[[], float]:
     return step
 
 
+def first_steps(step: Callable[[], float]) -> float:
+    """How long a step takes, s: what rank 0 finds, for all of them."""
+    times = [step() for _ in range(2 * TRANSITION)][TRANSITION:]
+    found = torch.tensor(statistics.median(times))
+    dist.broadcast(found, 0)
+    return float(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=list(MODELS))
     parser.add_argument("--caps", default="default")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=6, help="of a block")
+    parser.add_argument("--steps", type=int, default=6, help="of a block, at least")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     steps = {cap: training(options.model, cap) for cap in options.caps.split(",")}
+    count = max(options.steps, round(SECONDS / first_steps(next(iter(steps.values())))))
     order = random.Random(0)
     found: dict[str, list[float]] = {cap: [] for cap in steps}
     for number in range(options.rounds + 1):
         for cap in order.sample(sorted(steps), len(steps)):
-            times = [steps[cap]() for _ in range(TRANSITION + options.steps)][TRANSITION:]
+            times = [steps[cap]() for _ in range(TRANSITION + count)][TRANSITION:]
             if number:
                 found[cap].append(1e3 * statistics.median(times))
     if dist.get_rank() == 0:

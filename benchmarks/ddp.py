@@ -1,18 +1,21 @@
-"""Whether what is predicted of gradient buckets from one run is right: every cap, three models, two bandwidths.
+"""Whether what is predicted of gradient buckets from one run is right: every cap, four models, three places.
 
-    python benchmarks/ddp.py [--json] [--rounds 6] [--only NAME] [--keep FOLDER]
+    python benchmarks/ddp.py [--json] [--rounds 6] [--only NAME] [--place PLACE] [--keep FOLDER]
 
-Two ranks on two emulated hosts: network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
-each; root is needed. Per model and bandwidth the program is recorded as it is, with torch's own cap, and `tracekit
-analyze` predicts the time of a step with every other one. Then all caps take turns in one process, in blocks of steps
-in random order: the truth. `errors` are those of predicted ratios to the run's own cap; `of_the_best` is how fast the
-recommended cap is there, as a share of the best one, and `best_predicted_of_the_best` that of the shortest expected
-step, which is recommended where it is certain to be a gain. `covered`: whether the truth lies in the predicted range.
+Two ranks: on two emulated hosts, network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
+each (root is needed); or on this one, whose CPUs they share with what sends their gradients (`shared`). Per model and
+place the program is recorded as it is, with torch's own cap, and `tracekit analyze` predicts the time of a step with
+every other one. Then all caps take turns in one process, in blocks of steps in random order: the truth. `errors` are
+those of predicted ratios to the run's own cap; `of_the_best` is how fast the recommended cap is there, as a share of
+the best one, and `best_predicted_of_the_best` that of the shortest expected step, which is recommended where it is
+certain to be a gain. `covered`: whether the truth lies in the predicted range.
 """
 
 import argparse
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,22 +30,32 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 from network_hosts import NetworkHost, network_hosts  # noqa: E402
 
-MODELS = ("linear", "convolutional", "recurrent")
-MEGABITS = (2000.0, 500.0)
-CAPS = ("default", "1", "2", "4", "8", "16", "50")
+MODELS = ("linear", "convolutional", "recurrent", "small")
+# The bandwidth between the hosts, Mbit/s; 0: both ranks are on one.
+PLACES = {"2000": 2000.0, "500": 500.0, "shared": 0.0}
+CAPS = ("default", "0.5", "1", "2", "4", "8", "16", "50")
 OWN = "default"
 
 
-def measure(hosts: list[NetworkHost], model: str, mbit: float, rounds: int, keep: str | None) -> dict[str, Any]:
+def measure(hosts: list[NetworkHost], model: str, place: str, rounds: int, keep: str | None) -> dict[str, Any]:
     """What was predicted and recommended, and what is true."""
-    for host in hosts:
-        host.limited_to(mbit)
-    with tempfile.TemporaryDirectory() as scratch:
-        run = f"{keep or scratch}/{model}-{mbit:g}"
-        recording = [*TRACEKIT, "record", "-q", "--job", "one", "-o", run, "--"]
-        _on_both(hosts, recording, [model, "--rounds", "20"], 29541)
+
+    def ranks(before: list[str], *arguments: str) -> str:
+        if PLACES[place]:
+            return _on_both(hosts, before, [model, *arguments])
+        return _on_one(before, [model, *arguments])
+
+    for host in hosts if PLACES[place] else ():
+        host.limited_to(PLACES[place])
+    scratch = Path(keep or tempfile.mkdtemp())
+    run = str(scratch / f"{model}-{place}")
+    try:
+        ranks([*TRACEKIT, "record", "-q", "--job", "one", "-o", run, "--"], "--rounds", "20")
         report = json.loads(_output([*TRACEKIT, "analyze", "--json", run]))
-    times = json.loads(_on_both(hosts, [], [model, "--caps", ",".join(CAPS), "--rounds", str(rounds)], 29542))
+    finally:
+        if keep is None:
+            shutil.rmtree(scratch)
+    times = json.loads(ranks([], "--caps", ",".join(CAPS), "--rounds", str(rounds)))
     buckets = report["buckets"]
     told = {_name(each["cap_mb"], buckets["cap_mb"]): each for each in buckets["forecasts"]}
     own, own_ms = np.array(times[OWN]), told[OWN]["expected_ms"]
@@ -53,7 +66,7 @@ def measure(hosts: list[NetworkHost], model: str, mbit: float, rounds: int, keep
     first = _name(min(buckets["forecasts"], key=lambda each: each["expected_ms"])["cap_mb"], buckets["cap_mb"])
     return {
         "model": model,
-        "mbit": mbit,
+        "place": place,
         "recommended": ours,
         "of_the_best": min(true.values()) / true[ours] if ours in true else None,
         "of_the_current": 1 / true[ours] if ours in true else None,
@@ -74,8 +87,19 @@ def _name(cap_mb: float, own_mb: float) -> str:
     return OWN if cap_mb == own_mb else f"{cap_mb:g}"
 
 
-def _on_both(hosts: list[NetworkHost], before: list[str], arguments: list[str], port: int) -> str:
+def _on_one(before: list[str], arguments: list[str]) -> str:
+    """Run both ranks on this host, as torchrun starts them; what rank 0 printed."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*before, *torchrun, str(HERE / "_ddp_models.py"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return _output(command, environment).splitlines()[-1]
+
+
+def _on_both(hosts: list[NetworkHost], before: list[str], arguments: list[str]) -> str:
     """Run a rank on each host, each on a CPU of its own; what rank 0 printed."""
+    with socket.socket() as anywhere:
+        anywhere.bind(("", 0))
+        port = anywhere.getsockname()[1]
     ranks = []
     for rank, host in enumerate(hosts):
         cpu = sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]
@@ -101,8 +125,8 @@ def _on_both(hosts: list[NetworkHost], before: list[str], arguments: list[str], 
     return printed[0].splitlines()[-1]
 
 
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def _output(command: list[str], environment: dict[str, str] | None = None) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -125,22 +149,29 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=MODELS)
+    parser.add_argument("--place", choices=list(PLACES))
     parser.add_argument("--keep", metavar="FOLDER", help="record there, and leave the runs")
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     stolen = Stolen()
     with suppress(KeyboardInterrupt), ExitStack() as stack:
-        try:
-            hosts = stack.enter_context(network_hosts(2))
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise SystemExit(f"network namespaces cannot be made here ({error}): they need root and iproute2") from None
+        places = [options.place] if options.place else list(PLACES)
+        hosts = []
+        if any(PLACES[place] for place in places):
+            try:
+                hosts = stack.enter_context(network_hosts(2))
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise SystemExit(
+                    f"network namespaces cannot be made here ({error}): they need root and iproute2; --place shared"
+                    " does without"
+                ) from None
         for model in [options.only] if options.only else MODELS:
-            for mbit in MEGABITS:
-                each = measure(hosts, model, mbit, options.rounds, options.keep)
+            for place in places:
+                each = measure(hosts, model, place, options.rounds, options.keep)
                 found.append(each)
                 errors = ", ".join(f"{cap}: {error:+.1%}" for cap, error in each["errors"].items())
                 best = f"{each['of_the_best']:.1%}" if each["of_the_best"] else "not measured"
-                progress(f"{model}, {mbit:g} Mbit/s: {each['recommended']}, {best} of the best; {errors}")
+                progress(f"{model}, {place}: {each['recommended']}, {best} of the best; {errors}")
     total = {"stolen": stolen.share(), **(concluded(found) if found else {})}
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 

@@ -46,23 +46,24 @@ def test_torch_fills_buckets_alike() -> None:
     st.floats(0.0, 0.01),
     st.floats(1e-11, 1e-8),
     st.floats(0.0, 1e-8),
+    st.floats(0.0, 0.002),
     st.integers(1, 4),
     st.floats(1.0, 8.0),
 )
 def test_no_pass_is_shorter_than_its_parts(
-    sizes: list[int], alpha: float, beta: float, gamma: float, ranks: int, cpus: float
+    sizes: list[int], alpha: float, beta: float, gamma: float, setup: float, ranks: int, cpus: float
 ) -> None:
     """Not than what is computed, nor than what the network and the CPUs have to do; nor longer than one after the
     other; and no bucket is back before it was there."""
-    network = Network(alpha, beta, gamma, cpus=cpus, ranks=ranks)
+    network = Network(alpha, beta, gamma, setup, cpus=cpus, ranks=ranks)
     whole, buckets = gradients(sizes), buckets_of(sizes, MIB)
     found = replay_pass(whole, buckets, network)
-    total = float(sum(sizes))
+    total, count = float(sum(sizes)), int(buckets[-1]) + 1
     alone = max(ranks / cpus, 1.0)
-    assert found.end >= max(whole.compute, total * beta, ranks * (whole.compute + total * gamma) / cpus) * (1 - 1e-6)
-    count = int(buckets[-1]) + 1
-    assert found.end <= (whole.compute + total * gamma) * alone * 2 + total * beta + count * alpha + 1e-6
-    assert (found.back >= found.there + alpha - 1e-9).all()
+    work = whole.compute + total * gamma + count * setup
+    assert found.end >= max(whole.compute, total * beta, ranks * work / cpus) * (1 - 1e-6)
+    assert found.end <= work * alone * 2 + total * beta + count * alpha + 1e-6
+    assert (found.back >= found.there + alpha + setup - 1e-9).all()
 
 
 def test_what_is_sent_while_computing_goes_on_costs_nothing() -> None:
@@ -79,6 +80,14 @@ def test_what_communicates_on_the_cpu_that_computes_is_not_hidden() -> None:
     whole, network = gradients([MIB] * 8), Network(0.0, 0.0, 1e-3 / MIB)
     for cap in (1, 8):
         assert replay_pass(whole, buckets_of([MIB] * 8, cap * MIB), network).end == pytest.approx(0.024)
+
+
+def test_what_each_bucket_takes_of_the_cpu_that_computes_makes_many_dear() -> None:
+    """GIVEN two ranks on two CPUs that compute all the while, and 1 ms of a CPU for each bucket, whatever its size THEN
+    eight take 7 ms more than one: nobody has that CPU to spare."""
+    whole, network = gradients([MIB] * 8), Network(0.0, 0.0, 0.0, 1e-3, cpus=2.0, ranks=2)
+    ends = [replay_pass(whole, buckets_of([MIB] * 8, cap * MIB), network).end for cap in (1, 8)]
+    assert ends == pytest.approx([0.024, 0.017])
 
 
 def test_latency_makes_small_buckets_dear() -> None:

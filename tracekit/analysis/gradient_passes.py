@@ -100,14 +100,13 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     each = usual.groupby("bucket").median(numeric_only=True)
     durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
     computing, finishing = _computed(run, passes)
-    people = run.sql("SELECT DISTINCT rank, host FROM processes WHERE rank >= 0")  # of several attempts, maybe
-    world, hosts = people["rank"].nunique(), people["host"].nunique()
+    world = int(run.sql("SELECT count(DISTINCT rank) AS ranks FROM processes WHERE rank >= 0")["ranks"].iloc[0])
     per_step = float(each["bytes"].sum())
     took = float(usual["took"].median())
     return GradientPasses(
         model=model,
         passes=len(seen),
-        ranks=-(-world // hosts),
+        ranks=-(-world // _sets_of_cpus(run)),
         world=world,
         cpus=run.manifest.cpu.usable,
         step=float(np.median(durations)),
@@ -122,6 +121,11 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         weights=_weights(run, model),
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
+
+
+def _sets_of_cpus(run: Run) -> int:
+    """How many sets of CPUs the ranks are on: each a host's, or what one was given of it."""
+    return len({(each.node or each.host, *each.cpu.affinity) for each in run.manifests})
 
 
 def _has_one_thread(run: Run) -> bool:

@@ -1,9 +1,13 @@
 """The time of a data-parallel step with other gradient buckets, from what one run saw of it.
 
-What a bucket costs is not known but by when the run's own buckets were back. So a replay is made with many an alpha,
-each with the beta with which the pass ends when it did, and others around it; and each counts as much as it is like the
-run: where costs that are as likely differ in what they say of other buckets, the prediction is a range.
+What a bucket costs is not known but by when the run's own buckets were back, and by the CPU time of the threads that
+sent them. So a replay is made with many an alpha and share of that CPU time which goes with a bucket, whatever its
+size, each with the beta with which the pass ends when it did, and others around it; and each counts as much as it is
+like the run: where costs that are as likely differ in what they say of other buckets, the prediction is a range.
 """
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +30,17 @@ Floats = NDArray[np.float64]
 _MS = 1e3
 _CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 # The costs that are tried: alpha, s, and around the beta, s per byte, with which the pass ends when it did.
-_ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 25), (1e-13, 1e-6)
-_AROUND = np.linspace(0.9, 1.1, 9)
+_ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 19), (1e-13, 1e-6)
+_AROUND = np.linspace(0.9, 1.1, 7)
+_SETUPS = np.geomspace(6e-5, 3e-3, 5)
 # What is known of alpha before anything was seen, as buckets that are large say little of it: an all-reduce of nothing
 # takes some 0.3 ms with gloo over a link between two network namespaces, and 0.03 to 3 ms on most networks.
 _USUAL_ALPHA, _ALPHA_FACTOR = 3e-4, 3.0
+# Nor is of the CPU time how much goes with each bucket: with gloo another one takes 0.5 to 0.8 ms of a CPU in each of
+# two ranks that share two CPUs.
+_USUAL_SETUP, _SETUP_FACTOR = 6e-4, 2.0
+# What the main thread computes to have a bucket sent, s.
+_LAUNCH = 5e-5
 # A replay that misses the run by more than this share of a step is not like it; medians are known to no better.
 _LIKE = 0.01
 # Costs that are less likely by so much are left out.
@@ -38,6 +48,9 @@ _LEAST_WEIGHT = 1e-3
 _CLOSE = 1e-3  # of the logarithm of beta
 # By how much the replay misses the ratio of two caps at 19 of 20 points of `benchmarks/ddp.py`.
 MODEL_ERROR = 0.07
+# And by how much more it may, s, where steps are short: when a thread that sends gets a CPU from another one no run
+# tells, and a second bucket made steps of 4.7 ms there 1 ms longer, of which a third was replayed.
+HANDOVER_ERROR = 1e-3
 
 
 def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
@@ -56,10 +69,11 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     rest = max(seen.step - seen.took, 0.0)
 
     def forecast(cap_mb: float, buckets: NDArray[np.intp]) -> BucketForecast:
-        ends = np.array([replay_pass(gradients, buckets, network).end for _, network in likely])
+        launched = _launched(gradients, own, buckets)
+        ends = np.array([replay_pass(launched, buckets, network).end for _, network in likely])
         times = _MS * seen.step * (rest + ends) / (rest + base)
         low, high = _quantiles(times, weights)
-        error = 1.0 if buckets is own else 1 + MODEL_ERROR
+        error = 1.0 if buckets is own else 1 + MODEL_ERROR + HANDOVER_ERROR / seen.step
         expected = float(np.average(times, weights=weights))
         return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
 
@@ -105,37 +119,54 @@ def _gradients(seen: GradientPasses, sizes: NDArray[np.int64], own: NDArray[np.i
     return Gradients(sizes, there, seen.computing, seen.finishing)
 
 
+def _launched(gradients: Gradients, own: NDArray[np.intp], buckets: NDArray[np.intp]) -> Gradients:
+    """The gradients when other buckets than the run's own have to be sent between them."""
+    there = np.maximum.accumulate(np.maximum(gradients.there + _LAUNCH * (buckets - own), 0.0))
+    compute = max(gradients.compute + _LAUNCH * float(buckets[-1] - own[-1]), float(there[-1]))
+    return replace(gradients, there=there, compute=compute)
+
+
 def _likely_networks(
     seen: GradientPasses, gradients: Gradients, own: NDArray[np.intp]
 ) -> tuple[list[tuple[float, Network]], float]:
     """The costs of a bucket that are like the run, each with its weight; and what the best of them misses."""
-    gamma = 0.0 if np.isnan(seen.cpu_per_byte) else seen.cpu_per_byte
+    beside = 0.0 if np.isnan(seen.cpu_per_byte) else seen.cpu_per_byte * float(seen.sizes.sum())
+    most = beside / len(seen.sizes)
     tolerance = max(_LIKE, seen.spread)
 
-    def network(alpha: float, beta: float) -> Network:
-        return Network(alpha, beta, gamma, cpus=seen.cpus, ranks=seen.ranks)
+    def network(alpha: float, setup: float, beta: float) -> Network:
+        gamma = (most - setup) * len(seen.sizes) / float(seen.sizes.sum())
+        return Network(alpha, beta, gamma, setup, cpus=seen.cpus, ranks=seen.ranks)
 
-    def late(log_beta: float, alpha: float) -> float:
-        return replay_pass(gradients, own, network(alpha, float(np.exp(log_beta)))).end - seen.took
+    def late(log_beta: float, alpha: float, setup: float) -> float:
+        return replay_pass(gradients, own, network(alpha, setup, float(np.exp(log_beta)))).end - seen.took
 
-    def beta_of(alpha: float) -> float:
+    def beta_of(alpha: float, setup: float) -> float:
         lowest, highest = np.log(_BETAS)
-        if late(lowest, alpha) >= 0:
+        if late(lowest, alpha, setup) >= 0:
             return _BETAS[0]
-        if late(highest, alpha) <= 0:
+        if late(highest, alpha, setup) <= 0:
             return _BETAS[1]
-        return float(np.exp(brentq(late, lowest, highest, (alpha,), xtol=_CLOSE)))
+        return float(np.exp(brentq(late, lowest, highest, (alpha, setup), xtol=_CLOSE)))
 
-    networks = [network(alpha, beta_of(alpha) * around) for alpha in _ALPHAS.tolist() for around in _AROUND.tolist()]
+    setups = np.unique(np.minimum(_SETUPS, most)).tolist()
+    networks = [
+        network(alpha, setup, beta * around)
+        for alpha, setup in product(_ALPHAS.tolist(), setups)
+        for beta in [beta_of(alpha, setup)]
+        for around in _AROUND.tolist()
+    ]
     misses = np.array([_missed(seen, gradients, own, each) for each in networks])
-    unlike = misses**2 / tolerance**2 + _unusual(np.array([each.alpha for each in networks]))
+    unlike = misses**2 / tolerance**2 + _unusual([each.alpha for each in networks], _USUAL_ALPHA, _ALPHA_FACTOR)
+    if most > 0:
+        unlike += _unusual([each.setup for each in networks], _USUAL_SETUP, _SETUP_FACTOR)
     weights = np.exp(-(unlike - unlike.min()) / 2)
     likely = [(float(weight), each) for weight, each in zip(weights, networks, strict=True)]
     return [each for each in likely if each[0] > _LEAST_WEIGHT], float(misses.min())
 
 
-def _unusual(alphas: Floats) -> Floats:
-    return np.asarray((np.log(alphas / _USUAL_ALPHA) / np.log(_ALPHA_FACTOR)) ** 2)
+def _unusual(costs: list[float], usual: float, factor: float) -> Floats:
+    return np.asarray((np.log(np.array(costs) / usual) / np.log(factor)) ** 2)
 
 
 def _missed(seen: GradientPasses, gradients: Gradients, own: NDArray[np.intp], network: Network) -> float:

@@ -3,8 +3,8 @@
 The gradients come in their order while the pass computes, and are put into buckets as DistributedDataParallel puts
 them; a bucket that is full is reduced beside the computing, by so many `lanes` at once, which share the network, and
 share the CPUs with what computes (processor sharing). The pass is over when all that was computed is, and all buckets
-are back. The cost of a bucket is alpha + beta bytes on the network, and gamma bytes of a CPU. After dPRO (Hu et al.,
-MLSys 2022), with the CPU's part added, which is most of it where ranks share a machine.
+are back. A bucket takes alpha, and beta for each of its bytes, on the network, and setup and gamma of a CPU. After
+dPRO (Hu et al., MLSys 2022), with the CPU's part added, which is most of it where ranks share a machine.
 """
 
 import math
@@ -23,6 +23,7 @@ FIRST_BUCKET = MIB
 DEFAULT_CAP_MB = 25.0
 _EPSILON = 1e-12
 _FASTEST = 1e15  # bytes/s of a network that takes no time
+_ALPHA, _SETUP, _MOVING = range(3)  # the stages of a bucket
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,13 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Network:
-    """A bucket takes `alpha` s, and per byte `beta` s of the network and `gamma` s of a CPU; `lanes` at once. Of the
-    `cpus` that `ranks` share each computes with one."""
+    """A bucket takes `alpha` s, then `setup` s of a CPU, then per byte `beta` s of the network and `gamma` s of a CPU;
+    `lanes` at once. Of the `cpus` that `ranks` share each computes with one."""
 
     alpha: float
     beta: float
     gamma: float = 0.0
+    setup: float = 0.0
     lanes: int = 2
     cpus: float = 1.0
     ranks: int = 1
@@ -81,7 +83,7 @@ def replay_pass(gradients: Gradients, buckets: NDArray[np.intp], network: Networ
     coming = deque((float(closed_at[at]), int(at)) for at in order)
     there, back = np.zeros(count), np.zeros(count)
     waiting: deque[int] = deque()
-    under_way: dict[int, list[float]] = {}  # of each bucket what is left: alpha in s, then its bytes
+    under_way: dict[int, list[float]] = {}  # of each bucket what is left: alpha, s, setup, s of a CPU, then its bytes
     now, computed = 0.0, 0.0
     while coming or waiting or under_way or computed < gradients.compute - _EPSILON:
         while coming and coming[0][0] <= computed + _EPSILON:
@@ -90,36 +92,39 @@ def replay_pass(gradients: Gradients, buckets: NDArray[np.intp], network: Networ
             waiting.append(number)
         while waiting and len(under_way) < network.lanes:
             number = waiting.popleft()
-            under_way[number] = [network.alpha, float(sizes[number])]
-        moving = [number for number, (alpha, _) in under_way.items() if alpha <= _EPSILON]
+            under_way[number] = [network.alpha, network.setup, float(sizes[number])]
+        stages = {number: _stage(left) for number, left in under_way.items()}
+        in_stage = list(stages.values())
         is_computing = computed < gradients.compute - _EPSILON
-        speed, bytes_per_s = _rates(network, len(moving), is_computing)
-        steps = [under_way[number][1] / bytes_per_s for number in moving]
-        steps += [alpha for alpha, _ in under_way.values() if alpha > _EPSILON]
+        speed, bytes_per_s = _rates(network, in_stage.count(_MOVING), is_computing + in_stage.count(_SETUP))
+        rates = (1.0, speed, bytes_per_s)
+        steps = [under_way[number][stage] / rates[stage] for number, stage in stages.items()]
         if is_computing:
             until = coming[0][0] if coming else gradients.compute
             steps.append((min(until, gradients.compute) - computed) / speed)
         step = max(min(steps), 0.0)
         now += step
         computed += step * speed if is_computing else 0.0
-        for number in list(under_way):
+        for number, stage in stages.items():
             left = under_way[number]
-            if number in moving:
-                left[1] -= step * bytes_per_s
-            else:
-                left[0] -= step
-            if left[0] <= _EPSILON and left[1] <= _EPSILON * max(bytes_per_s, 1.0):
+            left[stage] -= step * rates[stage]
+            if left[0] <= _EPSILON and left[1] <= _EPSILON and left[2] <= _EPSILON * max(bytes_per_s, 1.0):
                 back[number] = now
                 del under_way[number]
     return Pass(there, back, now + gradients.finish)
 
 
-def _rates(network: Network, moving: int, is_computing: bool) -> tuple[float, float]:
-    """How fast the pass is computed, s per s, and each bucket moves, bytes/s: of the CPUs everybody has as much as
-    anybody, and what one does not want the others share."""
+def _stage(left: list[float]) -> int:
+    """What a bucket that is under way has to do next."""
+    return next((stage for stage in (_ALPHA, _SETUP) if left[stage] > _EPSILON), _MOVING)
+
+
+def _rates(network: Network, moving: int, computing: int) -> tuple[float, float]:
+    """How fast is computed what wants a CPU for itself, s per s, and each bucket moves, bytes/s: of the CPUs everybody
+    has as much as anybody, and what one does not want the others share."""
     by_network = min(1 / (network.beta * moving) if network.beta and moving else math.inf, _FASTEST)
     busy = min(1.0, network.gamma * by_network)  # of a CPU, for each bucket that moves
-    alike = network.cpus / max(network.ranks * (is_computing + moving), 1)
-    share = min(alike, busy)
-    left = network.cpus / network.ranks - moving * share
-    return min(max(alike, left), 1.0), min(by_network, share / network.gamma if network.gamma else math.inf)
+    own = network.cpus / network.ranks
+    share = min(own / max(computing + moving, 1), busy)
+    speed = min((own - moving * share) / max(computing, 1), 1.0)
+    return speed, min(by_network, share / network.gamma if network.gamma else math.inf)
