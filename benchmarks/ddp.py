@@ -7,8 +7,8 @@ each (root is needed); or on this one, whose CPUs they share with what sends the
 place the program is recorded as it is, with torch's own cap, and `tracekit analyze` predicts the time of a step with
 every other one. Then all caps take turns in one process, in blocks of steps in random order: the truth. `errors` are
 those of predicted ratios to the run's own cap; `of_the_best` is how fast the recommended cap is there, as a share of
-the best one, and `best_predicted_of_the_best` that of the shortest expected step, which is recommended where it is
-certain to be a gain. `covered`: whether the truth lies in the predicted range.
+the best one, and `best_predicted_of_the_best` that of the shortest expected step, certain to be a gain or not.
+`covered`: whether the truth lies in the predicted range.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from ranks import ranks_run
 from synthetic import Tape, make_run
 
 from tracekit.advice import analyze
-from tracekit.advice.buckets import effect_on, gain_over
+from tracekit.advice.buckets import best_cap, effect_on, gain_over
 from tracekit.analysis.report_schema import BucketForecast, BucketSummary
 from tracekit.analysis.text import text_report
 from tracekit.models.ddp_replay import MIB
@@ -70,6 +70,20 @@ def test_a_study_tries_what_may_be_best() -> None:
     assert candidates(summary) == {"1 MiB": {"ddp.bucket_cap_mb": 1.0}, "2 MiB": {"ddp.bucket_cap_mb": 2.0}}
     gain = gain_over(forecasts[0], forecasts[1])
     assert (gain.low, gain.expected, gain.high) == pytest.approx((0.1, 0.2, 0.3))
+
+
+def test_a_certain_gain_is_better_than_a_larger_one_that_may_be_a_loss() -> None:
+    """GIVEN a cap that is expected to be the fastest and may be slower than the run's own THEN it is best only where no
+    other is certain to be a gain."""
+    own, daring = BucketForecast(25.0, 2, 10.0, 10.0, 10.0), BucketForecast(1.0, 12, 7.0, 8.0, 10.5)
+    certain, slower = BucketForecast(2.0, 6, 7.5, 8.5, 9.5), BucketForecast(50.0, 1, 11.0, 12.0, 13.0)
+
+    def best_of(*forecasts: BucketForecast) -> BucketForecast:
+        return best_cap(BucketSummary(25.0, 2, 100, 1 << 20, 5.0, 0.0, list(forecasts)))
+
+    assert best_of(own, daring, certain, slower) is certain
+    assert best_of(own, daring, slower) is daring
+    assert best_of(own, slower) is own
 
 
 def test_only_two_ranks_are_sure_of_the_same_bits() -> None:

@@ -121,6 +121,31 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
         assert each.high_ms / each.low_ms >= (1 + MODEL_ERROR) ** 2 * 0.999
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.floats(1e-4, 1e-3), st.floats(3e-4, 1.2e-3), st.floats(1e-10, 1e-9), st.integers(1, 12))
+def test_what_ranks_that_share_cpus_would_take_is_in_the_range(
+    alpha: float, setup: float, gamma: float, layers: int
+) -> None:
+    """GIVEN two ranks on two CPUs that had one bucket in a pass, each of which takes CPU time whatever its size THEN
+    what other buckets would take is not known, and in the range that is told."""
+    sizes = [2048, MIB] * layers
+    own = buckets_of(sizes, 400 * MIB)
+    whole = gradients(sizes, 0.02)
+    network = Network(alpha, 1e-9, gamma, setup, cpus=2.0, ranks=2)
+    seen = replay_pass(whole, own, network)
+    run = GradientPasses(
+        model=Wrapped(bucket_cap_mb=400.0, parameters=len(sizes), bytes=sum(sizes), sizes=sizes[::-1]),
+        passes=100, ranks=2, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
+        sizes=np.array([sum(sizes)]), there=seen.there, back=seen.back, unsure=np.array([seen.end / 2]),
+        cpu_per_byte=setup / sum(sizes) + gamma, weights=np.ones(len(sizes)), spread=0.01,
+    )  # fmt: skip
+    found = bucket_forecasts(run)
+    assert not isinstance(found, str)
+    for each in found.forecasts[1:]:
+        truth = 10 + 1e3 * replay_pass(whole, buckets_of(sizes, each.cap_mb * MIB), network).end
+        assert each.low_ms <= truth <= each.high_ms
+
+
 def test_buckets_that_no_rule_makes_are_not_regrouped() -> None:
     sizes = [MIB] * 4
     own = np.array([0, 1, 1, 1])

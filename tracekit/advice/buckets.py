@@ -14,7 +14,7 @@ SETTING = "ddp.bucket_cap_mb"
 
 
 def bucket_settings(run: Run, report: Report) -> Advice:
-    """Recommend the cap with the shortest expected step, where even the least that is predicted for it is a gain.
+    """Recommend, of the caps for which even the least that is predicted is a gain, that of the shortest expected step.
 
     Fills `report.buckets`. What would have to be measured is said: `tracekit study ddp` does.
     """
@@ -49,8 +49,9 @@ def bucket_settings(run: Run, report: Report) -> Advice:
 
 
 def best_cap(summary: BucketSummary) -> BucketForecast:
-    """The forecast of the shortest expected step."""
-    return min(summary.forecasts, key=lambda each: each.expected_ms)
+    """The forecast of the shortest expected step, of those that are certain to be a gain; of all where none is."""
+    certain = [each for each in summary.forecasts if gain_over(summary.forecasts[0], each).low > 0]
+    return min(certain or summary.forecasts, key=lambda each: each.expected_ms)
 
 
 def gain_over(now: BucketForecast, other: BucketForecast) -> Gain:
