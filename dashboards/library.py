@@ -15,7 +15,7 @@ import msgspec
 import pandas as pd
 
 from tracekit.advice import analyze
-from tracekit.analysis.completeness import all_missing
+from tracekit.analysis.completeness import all_missing, unfinished_steps
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.phases import step_phases
 from tracekit.analysis.report import summarize_steps
@@ -76,7 +76,11 @@ class OpenRun:
 
     def missing(self) -> list[Missing]:
         """What was not captured or cannot be read."""
-        return self._once.get("missing", lambda: all_missing(self.run, self.steps()))
+        return self._once.get("missing", self._all_missing)
+
+    def _all_missing(self) -> list[Missing]:
+        steps = self.steps()
+        return all_missing(self.run, steps.main is not None, unfinished_steps(steps))
 
     def steps(self) -> Steps:
         return self._once.get("steps", lambda: find_steps(self.run))

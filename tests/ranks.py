@@ -42,10 +42,14 @@ def ranks_run(
     missing: Callable[[int, int], bool] = lambda rank, step: False,
     computes: bool = False,
     bucket_bytes: tuple[int, int] = (4, 4),
+    hosts: int = 1,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`."""
-    tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank) for rank in range(ranks)]
+    tapes = [
+        Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
+        for rank in range(ranks)
+    ]
     delayed, cpu = [0] * ranks, [0] * ranks
 
     def spend(rank: int, step: int, phase: str, ms: float) -> None:

@@ -6,8 +6,9 @@ import pytest
 from synthetic import Tape, make_manifest, make_run, train
 
 from tracekit.analysis.counters import counter_levels, counters_by_phase
+from tracekit.analysis.report import analyze
 from tracekit.analysis.steps import find_steps
-from tracekit.analysis.threads import Crowding, ThreadUse, thread_use
+from tracekit.analysis.threads import Crowding, ThreadUse
 from tracekit.run.manifest import Manifest
 from tracekit.run.reader import open_run
 
@@ -34,9 +35,9 @@ def rank(number: int, delay_before: float, delay_during: float, cpus: float = 1.
 
 def crowding(path: Path, tapes: list[Tape], manifest: Manifest) -> tuple[list[ThreadUse], Crowding]:
     run = open_run(make_run(path / "run", tapes, manifest=manifest))
-    used, crowded = thread_use(run, find_steps(run))
-    assert len(crowded) == 1
-    return used, crowded[0]
+    report = analyze(run)
+    (crowded,) = report.crowding
+    return report.threads, crowded
 
 
 def test_threads_that_wait_for_each_other_are_harmful_crowding(tmp_path: Path) -> None:

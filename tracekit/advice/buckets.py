@@ -4,7 +4,7 @@ from typing import Literal
 
 from tracekit.analysis.gradient_passes import gradient_passes
 from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
-from tracekit.analysis.steps import find_steps
+from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
 from tracekit.models.buckets import bucket_forecasts
 from tracekit.models.ddp_replay import DEFAULT_CAP_MB
@@ -20,7 +20,7 @@ def bucket_settings(run: Run, report: Report) -> Advice:
     """
     if not run.manifest.ddp:
         return Advice([], "")
-    seen = gradient_passes(run, find_steps(run))
+    seen = gradient_passes(run, steps_of(run, report.steps.process))
     found = seen if isinstance(seen, str) else bucket_forecasts(seen)
     if isinstance(found, str):
         return Advice([], f"Nothing is told of gradient buckets: {found}.")

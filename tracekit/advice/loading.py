@@ -17,7 +17,7 @@ from tracekit.advice.loader_findings import (
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, LoaderSummary, Report, Setting
-from tracekit.analysis.steps import find_steps
+from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
 from tracekit.models.loader_epochs import as_crowded
@@ -44,7 +44,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
     The smallest setting is recommended that is within 1 % of the one that loses least whichever storage it is, where
     even the least that is predicted for it is a gain. Fills `report.loaders`, adds the findings of `loader_findings`.
     """
-    steps = find_steps(run)
+    steps = steps_of(run, report.steps.process)
+    run = run if steps.main is None else run.near(steps.main)
     settings: list[Setting] = []
     whys: list[str] = []
     probed, why_none = _probes(run)

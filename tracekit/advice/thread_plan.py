@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, in_words, is_by_layer, thread_settings
 from tracekit.analysis.exploration import REST, Exploration, explore
 from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExploration
-from tracekit.analysis.steps import find_steps
+from tracekit.analysis.steps import steps_of
 from tracekit.models.guidelines import guidelines
 from tracekit.models.switching import Pool, SwitchCosts
 from tracekit.models.thread_plan import ThreadPlan, in_other_processes, plan_threads, tried_gain
@@ -37,7 +37,8 @@ def measured_threads(run: Run, report: Report) -> Advice:
         return Advice([], "")
     if found.problem:
         return Advice([], f"No thread count is recommended: {found.problem}.")
-    measured = explore(run, find_steps(run))
+    steps = steps_of(run, report.steps.process)
+    measured = explore(run if steps.main is None else run.near(steps.main), steps)
     assert measured is not None  # the report has it from the same run
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)

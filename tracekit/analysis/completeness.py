@@ -8,11 +8,12 @@ from tracekit.run.reader import Run
 _RULES_WITH_A_MARK_AT_THE_END = {"explicit": What.MARK, "optimizer": What.OPTIMIZER, "backward": What.BACKWARD}
 
 
-def all_missing(run: Run, steps: Steps) -> list[Missing]:
-    """What was not captured, cannot be read or cannot be derived, each with the reason."""
-    notes = [*run.missing, *_unfinished_steps(run, steps)]
+def all_missing(run: Run, has_steps: bool, unfinished: list[Missing]) -> list[Missing]:
+    """What was not captured, cannot be read or cannot be derived, each with the reason. `unfinished` are the steps that
+    no process came to the end of."""
+    notes = [*run.missing, *(unfinished if _is_cut_short(run) else [])]
     said = {word for note in notes for word in note.what.split(", ")}
-    if steps.main is None and "steps" not in said:
+    if not has_steps and "steps" not in said:
         notes.append(_no_steps(run))
     for table in ("operators", "counters"):
         if table not in said and not _count(run, table):
@@ -49,14 +50,16 @@ def _why_none(run: Run, table: str) -> str:
     return "none was read while the run lasted"
 
 
-def _unfinished_steps(run: Run, steps: Steps) -> list[Missing]:
-    """Of processes that got a batch or ran a backward pass after their last complete step: a step under way at the end.
+def _is_cut_short(run: Run) -> bool:
+    """Only then has a step under way at the end been cut off; at the end of a program it is a last validation or a
+    test."""
+    return any(each.ended_ns is None or each.exit_code != 0 or each.exit_signal is not None for each in run.manifests)
 
-    Only a recording that was cut short says that; at the end of a program it is a last validation or a test.
-    """
-    cut_short = any(m.ended_ns is None or m.exit_code != 0 or m.exit_signal is not None for m in run.manifests)
+
+def unfinished_steps(steps: Steps) -> list[Missing]:
+    """Of processes that got a batch or ran a backward pass after their last complete step: a step under way."""
     notes = []
-    for process, thread in steps.thread.items() if cut_short else ():
+    for process, thread in steps.thread.items():
         window = steps.window(process)
         if window is None or steps.rule[process] not in _RULES_WITH_A_MARK_AT_THE_END:
             continue

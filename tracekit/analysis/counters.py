@@ -30,7 +30,7 @@ class Increases:
     def __init__(self, run: Run, names: list[str]) -> None:
         rows = run.sql(
             "SELECT process, counter, start_ns, duration_ns, sum(value)::BIGINT AS value FROM counters "
-            "WHERE counter IN (SELECT unnest(?::VARCHAR[])) GROUP BY ALL",
+            "WHERE counter IN (SELECT unnest(?::VARCHAR[])) GROUP BY ALL ORDER BY ALL",
             [names],
         )
         by_counter = rows.groupby(["process", "counter"])
@@ -89,7 +89,7 @@ def counters_by_phase(run: Run, steps: Steps) -> pd.DataFrame:
     """
     rows = run.sql(
         "SELECT process, counter, any_value(source) AS source, start_ns, duration_ns, sum(value)::BIGINT AS value "
-        "FROM counters WHERE counter NOT LIKE 'cpu.%' GROUP BY process, counter, start_ns, duration_ns"
+        "FROM counters WHERE counter NOT LIKE 'cpu.%' GROUP BY process, counter, start_ns, duration_ns ORDER BY ALL"
     )
     found = []
     for process, mine in rows.groupby("process"):

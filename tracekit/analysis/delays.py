@@ -7,6 +7,7 @@ than it does in runs without a delay. Two kinds of it are looked at by themselve
 storage), which hardly ever happens by chance, and computing, which on a shared machine often takes longer on one rank.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,18 +57,19 @@ class Waiting:
 def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
     """Whose delays the ranks of a group waited for. `step_ns` is the usual step."""
     known = meetings.followed
-    blamed, kept = _blamed(meetings, known)
+    blame = _blamed(meetings, known)
     waited = float(meetings.waited[:, 1:].sum())
     explained = float(meetings.waited[:, known].sum())
+    by_rank = np.stack([np.bincount(blame.last, phase, len(meetings.ranks)) for phase in blame.phases.T], axis=1)
     delays = [] if not explained else [
         Delay(meetings.ranks[rank], PHASES[phase], by, cost / explained, cost / 1e9, share, always)
         for by, rank, phase, share, always in _longer(meetings, step_ns)
-        if (cost := float(blamed[rank, :, phase].sum())) > 0
+        if (cost := float(by_rank[rank, phase])) > 0
     ]  # fmt: skip
     return Waiting(
         waited_s=waited / 1e9,
         meetings=meetings.entered.shape[1],
-        kept_share=float(kept.sum() / explained) if explained else 0.0,
+        kept_share=float(blame.kept.sum() / explained) if explained else 0.0,
         explained=explained / waited if waited else 0.0,
         delays=sorted(delays, key=lambda delay: -delay.cost_s),
     )
@@ -78,90 +80,104 @@ def _longer(meetings: Meetings, step_ns: float) -> list[tuple[str, int, int, tup
     whether in all of them. Of one phase of a rank the larger kind."""
     found: dict[tuple[int, int], tuple[str, int, int, tuple[float, float, float], bool]] = {}
     ranks = len(meetings.ranks)
-    for by, times in _kinds(meetings):
-        longer, turn = _than_the_others(times, meetings, step_ns)
-        for rank in range(ranks):
-            for phase in range(len(PHASES)):
-                series = longer[rank, :, phase]
-                share, always = _interval(series), True
-                if share[0] <= NOTABLE[by]:
-                    of_turn, always = _of_its_turn(series, turn, ranks), False
-                    share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
-                    if of_turn[0] <= NOTABLE[by]:
-                        continue
-                before = found.get((rank, phase))
-                if before is None or before[3][1] < share[1]:
-                    found[rank, phase] = by, rank, phase, share, always
+    for by, rank, phase, series, turn in _than_the_others(meetings, step_ns):
+        share, always = _interval(series), True
+        if share[0] <= NOTABLE[by]:
+            of_turn, always = _of_its_turn(series, turn, ranks), False
+            share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
+            if of_turn[0] <= NOTABLE[by]:
+                continue
+        before = found.get((rank, phase))
+        if before is None or before[3][1] < share[1]:
+            found[rank, phase] = by, rank, phase, share, always
     return list(found.values())
 
 
 def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
     """The interval of a rank's series in the steps of the turn in which it is the largest."""
-    turns = [series[turn == each] for each in range(ranks)]
-    if min(len(each) for each in turns) < _FEWEST_OF_A_TURN:
+    counts = np.bincount(turn, minlength=ranks)
+    if counts.min() < _FEWEST_OF_A_TURN:
         return 0.0, 0.0, 0.0
-    return _interval(max(turns, key=lambda each: float(each.mean())))
+    largest = (np.bincount(turn, series, ranks) / counts).argmax()
+    return _interval(series[turn == largest])
 
 
 def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
     """By kind, the largest share of a step by which a phase of a rank was longer, at least: what `NOTABLE` is to exceed
     in runs without a delay."""
-    found = {}
-    for by, times in _kinds(meetings):
-        longer, turn = _than_the_others(times, meetings, step_ns)
-        series = [longer[rank, :, phase] for rank in range(len(longer)) for phase in range(len(PHASES))]
-        found[by] = max(max(_interval(each)[0], _of_its_turn(each, turn, len(longer))[0]) for each in series)
+    found = dict.fromkeys(NOTABLE, -np.inf)
+    for by, _, _, series, turn in _than_the_others(meetings, step_ns):
+        least = max(_interval(series)[0], _of_its_turn(series, turn, len(meetings.ranks))[0])
+        found[by] = max(found[by], least)
     return found
 
 
-def _kinds(meetings: Meetings) -> list[tuple[str, Floats]]:
-    return [("blocked", meetings.blocked), ("computing", meetings.own - meetings.blocked)]
-
-
-def _than_the_others(times: Floats, meetings: Meetings, step_ns: float) -> tuple[Floats, NDArray[np.int64]]:
-    """By how much longer each rank took than the others on average, in the steps that were followed, as a share of the
-    usual step (N, steps, phase); and whose turn the step would be, if ranks took turns."""
-    steps = _by_step(times, meetings, step_ns) / step_ns
-    numbers = np.flatnonzero(~np.isnan(steps).any(axis=(0, 2)))
-    ranks, steps = len(steps), steps[:, numbers]
-    return (steps * ranks - steps.sum(axis=0)) / (ranks - 1), numbers % ranks
+def _than_the_others(meetings: Meetings, step_ns: float) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
+    """By kind, and place of a rank and a phase: by how much longer that took than the others' on average, as a share of
+    the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns."""
+    ranks, each = len(meetings.ranks), _meetings_of_a_step(meetings.left[0], step_ns)
+    kinds: dict[str, Callable[[int], Floats]] = {
+        "blocked": lambda rank: meetings.blocked[rank],
+        "computing": lambda rank: meetings.own[rank] - meetings.blocked[rank],
+    }
+    for by, times in kinds.items():
+        whole = np.asarray(sum(_by_step(times(rank), each) for rank in range(ranks)))
+        numbers = np.flatnonzero(~np.isnan(whole).any(axis=1))
+        turn = numbers % ranks
+        for rank in range(ranks):
+            own = _by_step(times(rank), each)[numbers]
+            longer = (own * ranks - whole[numbers]) / (ranks - 1) / step_ns
+            for phase in range(len(PHASES)):
+                yield by, rank, phase, longer[:, phase], turn
 
 
 def causes(meetings: Meetings) -> list[str]:
     """By meeting, the phase that made its last one late; "" where that is not known, or a CPU was all it lacked."""
     known = meetings.followed
-    blamed, kept = _blamed(meetings, known)
-    by_phase = blamed.sum(axis=0)
+    blame = _blamed(meetings, known)
     found = [""] * len(known)
-    is_told = by_phase.max(axis=1, initial=0) > kept.sum(axis=0)
-    for at, place in zip(np.flatnonzero(known)[is_told], by_phase.argmax(axis=1)[is_told], strict=True):
+    is_told = blame.phases.max(axis=1, initial=0) > blame.kept
+    for at, place in zip(np.flatnonzero(known)[is_told], blame.phases.argmax(axis=1)[is_told], strict=True):
         found[at] = PHASES[place]
     return found
 
 
-def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """What the last one of each known meeting cost the others, ns: (N, known, phase) by its phases; and (N, known) by
-    being kept from its CPU."""
-    own, kept, waited = meetings.own[:, known], meetings.kept[:, known], meetings.waited[:, known].astype(np.float64)
-    last, at = meetings.last[known], np.arange(int(known.sum()))
-    blamed, of_kept = np.zeros_like(own), np.zeros_like(kept)
-    for other in range(len(own)):
-        longer = np.maximum(own[last, at] - own[other, at], 0.0)
-        longer_kept = np.maximum(kept[last, at] - kept[other, at], 0.0)
+@dataclass(frozen=True)
+class _Blame:
+    """Of each known meeting: the place of the rank that came `last` (known), and what it cost the others, ns, by its
+    `phases` (known, phase) and by being `kept` from its CPU (known)."""
+
+    last: NDArray[np.intp]
+    phases: Floats
+    kept: Floats
+
+
+def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
+    last, at = meetings.last[known], np.flatnonzero(known)
+    own, kept = meetings.own[last, at], meetings.kept[last, at]
+    blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept))
+    came = meetings.entered[last, at]
+    for other in range(len(meetings.ranks)):
+        longer = np.maximum(own - meetings.own[other, at], 0.0)
+        longer_kept = np.maximum(kept - meetings.kept[other, at], 0.0)
         whole = longer.sum(axis=1) + longer_kept
-        part = np.divide(waited[other], whole, out=np.zeros_like(whole), where=whole > 0)
-        blamed[last, at] += longer * part[:, None]
-        of_kept[last, at] += longer_kept * part
-    return blamed, of_kept
+        waited = (came - meetings.entered[other, at]).astype(np.float64)
+        part = np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0)
+        blame.phases[:] += longer * part[:, None]
+        blame.kept[:] += longer_kept * part
+    return blame
 
 
-def _by_step(times: Floats, meetings: Meetings, step_ns: float) -> Floats:
-    """The times (N, K, phase) of the meetings of a step taken together, as there may be several in each."""
-    left = meetings.left[0]
+def _meetings_of_a_step(left: NDArray[np.int64], step_ns: float) -> int:
+    """How many meetings there are in a step, given when a rank left each."""
     within = np.searchsorted(left, left + step_ns * (1 - _SLACK)) - np.arange(len(left))
-    each = max(int(np.median(within)), 1)
-    whole = times.shape[1] // each * each
-    return times[:, :whole].reshape(len(times), -1, each, times.shape[2]).sum(axis=2)
+    return max(int(np.median(within)), 1)
+
+
+def _by_step(times: Floats, each: int) -> Floats:
+    """The times (K, phase) of a rank, so many meetings taken together."""
+    whole = len(times) // each * each
+    return times[:whole].reshape(-1, each, times.shape[1]).sum(axis=1)
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:

@@ -50,7 +50,7 @@ _LAYERS = f"""
 
 @dataclass(frozen=True)
 class GradientPasses:
-    """What is typical of the passes of a model: medians over P passes of all ranks, s.
+    """What is typical of the passes of a model: medians over P passes of the ranks of one host, s.
 
     A step takes `step`, a pass `took`; its main thread computes for `computing` until it has sent the last bucket, and
     for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and `back` so long after the
@@ -86,8 +86,8 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     model = models[0]
     if len(model.sizes) != model.parameters:
         return f"it has {model.parameters} parameters, and the sizes of {len(model.sizes)} were told"
-    passes = run.sql(_PASSES)
-    buckets = run.sql(_BUCKETS)
+    here = run if steps.main is None else run.near(steps.main)
+    passes, buckets = here.sql(_PASSES), here.sql(_BUCKETS)
     if buckets.empty or passes.empty or steps.main is None:
         return "no gradient bucket was seen"
     if (buckets["unsure_ns"] < 0).any():
@@ -99,7 +99,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         return f"{len(seen)} passes with the same buckets were seen"
     each = usual.groupby("bucket").median(numeric_only=True)
     durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
-    computing, finishing = _computed(run, passes)
+    computing, finishing = _computed(here, passes)
     world = int(run.sql("SELECT count(DISTINCT rank) AS ranks FROM processes WHERE rank >= 0")["ranks"].iloc[0])
     per_step = float(each["bytes"].sum())
     took = float(usual["took"].median())
@@ -117,8 +117,8 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         there=each["there"].to_numpy(),
         back=each["back"].to_numpy(),
         unsure=each["unsure_ns"].to_numpy() / _NS,
-        cpu_per_byte=_cpu_beside(run, passes) / per_step if _has_one_thread(run) else float("nan"),
-        weights=_weights(run, model),
+        cpu_per_byte=_cpu_beside(here, passes) / per_step if _has_one_thread(run) else float("nan"),
+        weights=_weights(here, model),
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
 

@@ -5,14 +5,16 @@ and leaves when that is done. Nobody leaves before the last one has entered: so 
 one came, and the rest is transfer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.analysis.loop import WAITED_FOR
+from tracekit.analysis.people import Person, find_people
 from tracekit.run.reader import Run
 
 Floats = NDArray[np.float64]
@@ -21,23 +23,31 @@ Times = NDArray[np.int64]
 PHASES = ["loading", "forward", "backward", "optimizer", "communication", "other"]
 _UNKNOWN, _KEPT = len(PHASES), len(PHASES) + 1
 
-# The ranks of a run. `launch`: a program may start all of them again, as other processes.
-RANKS = """
-    SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host,
-           dense_rank() OVER (PARTITION BY rank, coalesce(attempt, 0) ORDER BY process) - 1 AS launch
-    FROM (SELECT DISTINCT process, rank, attempt, host FROM processes WHERE rank >= 0)
-"""
 # From these nobody goes before all have come; a broadcast's root does, say.
 _OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
     'all_gather_into_tensor', 'all_gather_object', 'all_gather_single', 'all_reduce', 'all_reduce_coalesced',
     'all_to_all', 'all_to_all_single', 'barrier', 'monitored_barrier', 'reduce_scatter', 'reduce_scatter_single',
     'reduce_scatter_tensor')"""
 _ENTERED = f"""
-    SELECT met.process, "group", sequence, met.start_ns AS entered_ns, met.start_ns + met.duration_ns AS left_ns,
-           who.rank, who.attempt, who.launch, who.host
-    FROM ({WAITED_FOR}) AS met JOIN ({RANKS}) AS who ON who.process = met.process
-    WHERE sequence >= 0 AND coalesce(unsure_ns, 0) >= 0 AND op IN {_OF_ALL}
+    SELECT "group", sequence, start_ns AS entered_ns, start_ns + duration_ns AS left_ns
+    FROM ({WAITED_FOR}) WHERE sequence >= 0 AND coalesce(unsure_ns, 0) >= 0 AND op IN {_OF_ALL}
+    ORDER BY "group", sequence, start_ns
 """
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, and the
+    rest as in `Meetings`, of one rank (K)."""
+
+    who: Person
+    group: str
+    sequence: Times
+    entered: Times
+    left: Times
+    own: Floats
+    blocked: Floats
+    kept: Floats
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Meetings:
     @property
     def followed(self) -> NDArray[np.bool_]:
         """Of which meetings it is known of all ranks what they did on their way (K)."""
-        return np.asarray(~np.isnan(self.own).any(axis=(0, 2)))
+        return np.asarray(~sum(np.isnan(own).any(axis=1) for own in self.own).astype(bool))
 
     @property
     def waited(self) -> Times:
@@ -79,37 +89,59 @@ class Meetings:
         return np.maximum(self.left - self.entered.max(axis=0), 0)
 
 
-def find_meetings(run: Run) -> Iterator[Meetings]:
-    """The meetings of every group of at least two ranks, those that met most often first. Meetings that a rank of the
-    group has no record of are left out."""
-    met = run.sql(_ENTERED)
+def find_ways(run: Run, who: Person) -> list[Way]:
+    """Those of a rank, by group; [] of other processes. `run` is what was recorded of that process."""
+    met = run.sql(_ENTERED).drop_duplicates(["group", "sequence"]) if who.rank >= 0 else pd.DataFrame()
     if met.empty:
-        return
-    paths = {int(process): _Path.of(run, int(process)) for process in met["process"].unique()}
-    groups = sorted(met.groupby(["attempt", "launch", "group"]), key=lambda each: -len(each[1]))
-    for (attempt, _, group), rows in groups:
-        found = _meetings(str(group), int(attempt), rows, paths)
-        if found is not None:
-            yield found
+        return []
+    path = _Path.of(run)
+    return [_way(who, str(group), rows, path) for group, rows in met.groupby("group")]
 
 
-def _meetings(group: str, attempt: int, rows: pd.DataFrame, paths: dict[int, "_Path"]) -> Meetings | None:
-    processes = rows.drop_duplicates("process").sort_values("rank")
-    if len(processes) < 2:
-        return None
-    rows = rows.drop_duplicates(["process", "sequence"])
-    entered = rows.pivot(index="sequence", columns="process", values="entered_ns")[processes["process"]].dropna()
-    left = rows.pivot(index="sequence", columns="process", values="left_ns")[processes["process"]].loc[entered.index]
-    if entered.empty:
-        return None
-    came, went = entered.to_numpy(np.int64).T, left.to_numpy(np.int64).T
-    own, blocked = np.full((2, *came.shape, len(PHASES)), np.nan)
-    kept = np.full(came.shape, np.nan)
-    for at, process in enumerate(processes["process"]):
-        took = paths[int(process)].between(went[at, :-1], came[at, 1:])
-        own[at, 1:], blocked[at, 1:], kept[at, 1:] = took[:, :-1, 0], took[:, :-1, 1], took[:, -1, 0]
-    ranks, hosts = [int(rank) for rank in processes["rank"]], [str(host) for host in processes["host"]]
-    return Meetings(group, attempt, ranks, hosts, came, went, own, blocked, kept)
+def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path") -> Way:
+    came, went = rows["entered_ns"].to_numpy(np.int64), rows["left_ns"].to_numpy(np.int64)
+    own, blocked = np.full((2, len(came), len(PHASES)), np.nan)
+    kept = np.full(len(came), np.nan)
+    took = path.between(went[:-1], came[1:])
+    own[1:], blocked[1:], kept[1:] = took[:, :-1, 0], took[:, :-1, 1], took[:, -1, 0]
+    return Way(who, group, rows["sequence"].to_numpy(np.int64), came, went, own, blocked, kept)
+
+
+def find_meetings(run: Run) -> Iterator[Meetings]:
+    """The meetings of every group of at least two ranks, those that met most often first."""
+    people = find_people(run)
+    return meetings_of([way for who in people for way in find_ways(run.of(who.process), who)], people)
+
+
+def meetings_of(ways: Sequence[Way], people: Sequence[Person]) -> Iterator[Meetings]:
+    """Where the ranks of each group met, the groups that met most often first. Meetings that a rank of the group has no
+    record of are left out, and what it did on its way to the next one is not known."""
+    launches: dict[tuple[int, int], list[int]] = {}  # a program may start all of them again, as other processes
+    for who in (each for each in people if not each.is_loader_worker):
+        launches.setdefault((who.rank, who.attempt), []).append(who.process)
+    groups: dict[tuple[int, int, str], list[Way]] = {}
+    for way in ways:
+        launch = launches[way.who.rank, way.who.attempt].index(way.who.process)
+        groups.setdefault((way.who.attempt, launch, way.group), []).append(way)
+    often = sorted(sorted(groups.items()), key=lambda each: -sum(len(way.sequence) for way in each[1]))
+    for (attempt, _, group), members in often:
+        common = reduce(np.intersect1d, [way.sequence for way in members])
+        if len(members) > 1 and len(common):
+            yield _meetings(group, attempt, sorted(members, key=lambda way: way.who.rank), common)
+
+
+def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Meetings:
+    entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
+    own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
+    kept = np.full(entered.shape, np.nan)
+    for at, way in enumerate(members):
+        places = np.searchsorted(way.sequence, common)
+        entered[at], left[at] = way.entered[places], way.left[places]
+        follows = np.append(False, np.diff(places) == 1)
+        own[at, follows], blocked[at, follows] = way.own[places][follows], way.blocked[places][follows]
+        kept[at, follows] = way.kept[places][follows]
+    ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
+    return Meetings(group, attempt, ranks, hosts, entered, left, own, blocked, kept)
 
 
 @dataclass(frozen=True)
@@ -122,11 +154,8 @@ class _Path:
     done: Floats
 
     @classmethod
-    def of(cls, run: Run, process: int) -> "_Path":
-        rows = run.sql(
-            "SELECT thread, start_ns, phase, cpu_ns, delayed_ns FROM changes WHERE process = $1 ORDER BY start_ns",
-            [process],
-        )
+    def of(cls, run: Run) -> "_Path":
+        rows = run.sql("SELECT thread, start_ns, phase, cpu_ns, delayed_ns FROM changes ORDER BY start_ns")
         if len(rows):  # one process may have made several loops, on several threads: the busiest counts
             rows = rows[rows["thread"] == rows["thread"].mode().iloc[0]]
         places = {name: place for place, name in enumerate(PHASES)}

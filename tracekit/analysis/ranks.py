@@ -1,21 +1,24 @@
 """Ranks: who waited for whom and why, group by group."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import Delay, find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
-from tracekit.analysis.meetings import Meetings, find_meetings
+from tracekit.analysis.meetings import Meetings, Way, meetings_of
+from tracekit.analysis.people import Person
 from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, NeverEnded, RankGroup
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.unfinished import never_ended
 from tracekit.run.reader import Run
 
 
-def rank_groups(run: Run, steps: Steps) -> list[RankGroup]:
+def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> list[RankGroup]:
     """What is known of each group of ranks that met at least twice, those that met most often first."""
     usual = steps.of(steps.main)["duration_ns"].median()
-    return [_group(each, float(usual)) for each in find_meetings(run) if each.entered.shape[1] > 1]
+    return [_group(each, float(usual)) for each in meetings_of(ways, people) if each.entered.shape[1] > 1]
 
 
 def unfinished(run: Run) -> list[NeverEnded]:

@@ -6,19 +6,20 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from tracekit.analysis.accounts import Account, Each, account_of, counters_of, in_turn, people_of, with_steps
 from tracekit.analysis.completeness import all_missing
-from tracekit.analysis.counters import MACHINE, counter_levels, counters_by_phase
+from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.exploration import Exploration, Matrix, explore, median_interval
 from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.operators import operator_times
+from tracekit.analysis.people import find_people
 from tracekit.analysis.phases import PHASES, phase_shares, step_phases
 from tracekit.analysis.ranks import rank_groups, unfinished
 from tracekit.analysis.report_schema import (
     LONG_STEP,
     REPORT_VERSION,
     Advisor,
-    CounterSummary,
     Gain,
     LayerSummary,
     LayerThreadTimes,
@@ -29,8 +30,8 @@ from tracekit.analysis.report_schema import (
     StepSummary,
     ThreadExploration,
 )
-from tracekit.analysis.steps import Steps, find_steps
-from tracekit.analysis.threads import thread_use
+from tracekit.analysis.steps import Steps, steps_of
+from tracekit.analysis.threads import Crowding, crowding
 from tracekit.run.reader import Run
 
 # The report names so many layers and operators; the tables have the rest.
@@ -38,19 +39,25 @@ _MOST = 200
 _MS = 1e6
 
 
-def analyze(run: Run, advisors: Sequence[Advisor] = ()) -> Report:
-    """Establish all that is known about a run, and ask the advisors (`tracekit.advice.ADVISORS`) for settings."""
-    steps = find_steps(run)
-    layers = _layers(layer_times(run, steps))
-    operators = _operators(operator_times(run, steps.main))
-    used, crowded = thread_use(run, steps)
+def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) -> Report:
+    """Establish all that is known about a run, and ask the advisors (`tracekit.advice.ADVISORS`) for settings. `each`
+    gives the processes' accounts to whoever makes them; what it is changes nothing in the report."""
+    people = people_of(run)
+    accounts = list(each(account_of, [run.of(who.process) for who in people], people))
+    looping = with_steps(accounts)
+    main = looping[0].person.process if looping else None
+    here = run if main is None else run.near(main)
+    steps = steps_of(run, main)
+    layers = _layers(layer_times(here, steps))
+    operators = _operators(operator_times(here, steps.main))
+    in_order = sorted(looping, key=lambda account: account.person.process)
     manifest = run.manifest
     report = Report(
         schema=REPORT_VERSION,
         run=run.name,
         complete=run.complete,
-        missing=all_missing(run, steps),
-        steps=summarize_steps(run, steps),
+        missing=all_missing(run, main is not None, [note for account in in_order for note in account.unfinished]),
+        steps=_summary(here, steps, [account.summary for account in in_order if account.summary]),
         findings=[],
         settings=[],
         advice="",
@@ -64,11 +71,14 @@ def analyze(run: Run, advisors: Sequence[Advisor] = ()) -> Report:
         layer_count=len(layers),
         operators=operators[:_MOST],
         operator_count=len(operators),
-        threads=used,
-        crowding=crowded,
-        counters=_counters(run, steps),
-        exploration=_exploration(explore(run, steps)),
-        ranks=rank_groups(run, steps),
+        threads=[account.use for account in in_order if account.use],
+        crowding=_crowding(run, in_order, each),
+        counters=[
+            *counters_of(here.of(MACHINE), MACHINE, steps),
+            *(counter for account in in_order for counter in account.counters),
+        ],
+        exploration=_exploration(explore(here, steps)),
+        ranks=rank_groups([way for account in accounts for way in account.ways], people, steps),
         never_ended=unfinished(run),
     )
     report.findings = find_all(report)
@@ -79,6 +89,16 @@ def analyze(run: Run, advisors: Sequence[Advisor] = ()) -> Report:
     return report
 
 
+def _crowding(run: Run, looping: Sequence[Account], each: Each) -> list[Crowding]:
+    """Host by host, in the order in which their supervisors began."""
+    on: dict[str, list[Account]] = {}
+    for account in looping:
+        on.setdefault(account.person.host, []).append(account)
+    hosts = [host for host in (manifest.host for manifest in run.manifests) if host in on]
+    runs = [run.near(on[host][0].person.process) for host in hosts]
+    return list(each(crowding, runs, [[account.loop for account in on[host]] for host in hosts]))
+
+
 def report_json(report: Report) -> bytes:
     """The report as one JSON object (schema 1)."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2)
@@ -86,16 +106,19 @@ def report_json(report: Report) -> bytes:
 
 def summarize_steps(run: Run, steps: Steps) -> StepSummary:
     """Count, median and 90th percentile of the steps, and the phases of a step."""
-    roles = run.sql("SELECT process, any_value(role) AS role FROM processes GROUP BY process")
-    role_of = dict(zip(roles["process"], roles["role"], strict=True))
+    roles = {who.process: who.role or "" for who in find_people(run)}
     counted = {int(process): part["duration_ns"] / _MS for process, part in steps.frame.groupby("process")}
     processes = [
-        ProcessSteps(process, role_of.get(process, ""), len(times), steps.rule[process], float(times.median()))
+        ProcessSteps(process, roles.get(process, ""), len(times), steps.rule[process], float(times.median()))
         for process, times in counted.items()
     ]
+    return _summary(run, steps, processes)
+
+
+def _summary(run: Run, steps: Steps, processes: list[ProcessSteps]) -> StepSummary:
     if steps.main is None:
         return StepSummary(0, None, None, [], processes=processes)
-    times = counted[steps.main].to_numpy()
+    times = (steps.of(steps.main)["duration_ns"] / _MS).to_numpy()
     is_long = times > LONG_STEP * np.median(times)
     phases = step_phases(run, steps)
     shares = phase_shares(phases, steps.main)
@@ -141,21 +164,6 @@ def _operators(table: pd.DataFrame) -> list[OperatorSummary]:
         OperatorSummary(row.category, row.name, row.calls, row.total_ns / _MS, row.self_ns / _MS, row.share)
         for row in table.itertuples(index=False)
     ]
-
-
-def _counters(run: Run, steps: Steps) -> list[CounterSummary]:
-    """The counters of the machine and of the processes with steps."""
-    wanted = {MACHINE, *(int(process) for process in steps.frame["process"].unique())}
-    grown = counters_by_phase(run, steps)
-    found = []
-    for (process, name, unit, source), rows in grown.groupby(["process", "counter", "unit", "source"], sort=True):
-        if process in wanted:
-            phases = dict(zip(rows["phase"], rows["value"].tolist(), strict=True))
-            found.append(CounterSummary(int(process), str(name), unit, source, float(rows["value"].sum()), phases))
-    for row in counter_levels(run, steps).itertuples(index=False):
-        if row.process in wanted:
-            found.append(CounterSummary(int(row.process), row.counter, row.unit, row.source, float(row.highest)))
-    return found
 
 
 def _exploration(found: Exploration | None) -> ThreadExploration | None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.intervals import Times
 from tracekit.analysis.loop import Rows, What, loop_evidence, root_names
+from tracekit.analysis.people import Person, find_people
 from tracekit.run.reader import Run
 
 COLUMNS = ["process", "step", "start_ns", "duration_ns"]
@@ -38,6 +39,11 @@ class Steps:
     thread: dict[int, int]
     main: int | None
     evidence: dict[int, Rows] = field(repr=False)
+
+    @classmethod
+    def none(cls) -> "Steps":
+        """Those of a run without any."""
+        return cls(pd.DataFrame(columns=COLUMNS, dtype="int64"), {}, {}, None, {})
 
     def of(self, process: int | None) -> pd.DataFrame:
         """The steps of one process, in order."""
@@ -66,12 +72,16 @@ class _Marks:
     at_end: bool = True
 
 
+def steps_of(run: Run, process: int | None) -> Steps:
+    """The steps of one process of a run, which stands for it."""
+    return Steps.none() if process is None else find_steps(run.of(process))
+
+
 def find_steps(run: Run) -> Steps:
     """Derive the steps of every process that runs a main loop; rule `none` where nothing tells them."""
     evidence = loop_evidence(run)
     roots = root_names(run)
-    began = run.sql("SELECT process, min(start_ns) AS start_ns FROM processes GROUP BY process")
-    process_began = dict(zip(began["process"], began["start_ns"], strict=True))
+    people = {each.process: each for each in find_people(run)}
     frames, rule, thread = [], {}, {}
     for process, rows in evidence.items():
         mine = roots[roots["process"] == process]
@@ -81,39 +91,20 @@ def find_steps(run: Run) -> Steps:
             rule[process] = "none"
             continue
         rule[process], thread[process] = marks.rule, marks.thread
-        starts, ends = _spans(marks, rows.on(marks.thread), process_began.get(process))
+        starts, ends = _spans(marks, rows.on(marks.thread), people.get(process, Person(process)).began_ns)
         frames.append(
             pd.DataFrame(
                 {"process": process, "step": np.arange(len(starts)), "start_ns": starts, "duration_ns": ends - starts}
             )
         )
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS, dtype="int64")
-    people = run.sql(
-        "SELECT DISTINCT process, coalesce(role, '') AS role, coalesce(rank, -1) AS rank, "
-        "coalesce(attempt, 0) AS attempt FROM processes"
-    )
-    frame = _without_helpers(frame, people)
-    return Steps(frame, rule, thread, _main_process(frame, people), evidence)
-
-
-def _without_helpers(frame: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
-    """Helpers have steps only where nobody else has: what a shell script starts is a helper of the script."""
-    helper = frame["process"].isin(people.loc[people["role"] == "helper", "process"])
-    return frame if helper.all() else frame[~helper].reset_index(drop=True)
-
-
-def _main_process(frame: pd.DataFrame, people: pd.DataFrame) -> int | None:
-    """The process whose steps stand for the run: rank 0 of a distributed run, of its last attempt with steps, else the
-    process with the most steps.
-    """
-    counts = frame.groupby("process").size().rename("steps")
-    table = people.merge(counts, left_on="process", right_index=True)
-    if table.empty:  # the processes did not get as far as the run
-        return int(counts.idxmax()) if len(counts) else None
-    ranked = table[table["rank"] >= 0]
-    if len(ranked):
-        return int(ranked.sort_values(["rank", "attempt"], ascending=[True, False])["process"].iloc[0])
-    return int(table.sort_values(["steps", "process"], ascending=[False, True])["process"].iloc[0])
+    counts = frame.groupby("process").size().to_dict()
+    loops = [people.get(process, Person(process)) for process in counts]
+    if not all(each.is_helper for each in loops):
+        helpers = [each.process for each in loops if each.is_helper]
+        frame = frame[~frame["process"].isin(helpers)].reset_index(drop=True)
+    main = min(loops, key=lambda each: each.precedence(counts[each.process]), default=None)
+    return Steps(frame, rule, thread, None if main is None else main.process, evidence)
 
 
 # The rules: evidence of a process and the names of its outermost modules -> marks, None when the rule does not fit.

@@ -1,13 +1,14 @@
 """CPU threads: how well the main loops use theirs, and whether there are more of them than CPUs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from tracekit.analysis.counters import MACHINE, Increases
+from tracekit.analysis.people import Person
 from tracekit.analysis.steps import Steps
 from tracekit.record.machine import thread_budget
 from tracekit.run.manifest import Manifest
@@ -21,6 +22,16 @@ _SIGNIFICANCE = 0.05
 _COUNTERS = [
     "process.cpu_ns", "thread.cpu_ns", "thread.run_delay_ns", "cgroup.throttled_ns", "host.steal_ns", "psi.cpu.some_ns",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loop:
+    """When a process `began`, and when the first step of its main loop began and the last one ended, Unix ns."""
+
+    process: int
+    began: int
+    start: int
+    end: int
 
 
 class ThreadUse(msgspec.Struct):
@@ -93,38 +104,31 @@ def _below(p: float | None, level: float) -> bool:
     return p is not None and p < level
 
 
-def thread_use(run: Run, steps: Steps) -> tuple[list[ThreadUse], list[Crowding]]:
-    """How each main loop used its threads, and per host whether they fit its CPUs."""
+def thread_use(run: Run, steps: Steps, person: Person) -> ThreadUse | None:
+    """How the main loop of a process used its threads; None where it has none."""
+    window = steps.window(person.process)
+    if window is None or person.began_ns is None:
+        return None
     increases = Increases(run, _COUNTERS)
-    people = run.sql("SELECT process, role, host, min(start_ns) AS start_ns FROM processes GROUP BY ALL")
-    loops = [int(process) for process in steps.frame["process"].unique()]
-    used, crowded = [], []
-    for manifest in run.manifests:
-        here = people[(people["host"] == manifest.host) & people["process"].isin(loops)]
-        roles = dict(zip(here["process"].astype(int), here["role"], strict=True))
-        begins = dict(zip(here["process"].astype(int), here["start_ns"].astype(int), strict=True))
-        windows = {process: window for process in roles if (window := steps.window(process)) is not None}
-        used += [
-            _use(increases, process, roles[process], windows[process], begins[process], _intra_op(manifest))
-            for process in windows
-        ]
-        if windows:
-            workers = people[(people["host"] == manifest.host) & people["role"].str.startswith("loader worker")]
-            crowded.append(_crowding(increases, manifest, windows, begins, workers["process"].astype(int)))
-    return used, crowded
+    return _use(increases, person, window, _intra_op(run.manifest))
+
+
+def crowding(run: Run, loops: Sequence[Loop]) -> Crowding:
+    """Whether the threads of the main loops of a host fit its CPUs. `run` is what was recorded on that host."""
+    workers = run.sql("SELECT DISTINCT process FROM processes WHERE role LIKE 'loader worker%' ORDER BY process")
+    return _crowding(Increases(run, _COUNTERS), run.manifest, loops, [int(worker) for worker in workers["process"]])
 
 
 def _intra_op(manifest: Manifest) -> int | None:
     return manifest.torch.intra_op or None if manifest.torch else None
 
 
-def _use(
-    increases: Increases, process: int, role: str, window: tuple[int, int], began: int, intra_op: int | None
-) -> ThreadUse:
+def _use(increases: Increases, person: Person, window: tuple[int, int], intra_op: int | None) -> ThreadUse:
+    process, began = person.process, person.began_ns or window[0]
     cpus = _cpus(increases, process, window)
     return ThreadUse(
         process=process,
-        role=role,
+        role=person.role or "",
         wall_s=(window[1] - window[0]) / 1e9,
         intra_op=intra_op,
         cpus_used=_known(cpus),
@@ -146,19 +150,13 @@ def _delay_share(increases: Increases, process: int, window: tuple[int, int]) ->
     return delay / wanted if wanted > 0 else math.nan
 
 
-def _crowding(
-    increases: Increases,
-    manifest: Manifest,
-    windows: dict[int, tuple[int, int]],
-    begins: dict[int, int],
-    workers: "pd.Series[int]",
-) -> Crowding:
+def _crowding(increases: Increases, manifest: Manifest, loops: Sequence[Loop], workers: list[int]) -> Crowding:
     cpu, intra_op = manifest.cpu, _intra_op(manifest)
-    loop = min(start for start, _ in windows.values()), max(end for _, end in windows.values())
-    worker_cpus = sum(_worker_cpus(increases, int(worker), loop) for worker in workers)
-    in_loops = sum(_runnable(increases, process, window) for process, window in windows.items())
+    loop = min(each.start for each in loops), max(each.end for each in loops)
+    worker_cpus = sum(_worker_cpus(increases, worker, loop) for worker in workers)
+    in_loops = sum(_runnable(increases, each.process, (each.start, each.end)) for each in loops)
     cpus = thread_budget(cpu)
-    waiting, p = _waiting(increases, windows, begins)
+    waiting, p = _waiting(increases, loops)
 
     def machine(counter: str, offered: float = 1.0) -> float | None:
         return _known(increases.rate(MACHINE, counter, loop) / offered)
@@ -169,10 +167,10 @@ def _crowding(
         affinity=len(cpu.affinity) or cpu.logical,
         quota=cpu.quota,
         physical_cores=cpu.physical_cores or None,
-        processes=len(windows),
+        processes=len(loops),
         intra_op=intra_op,
         worker_cpus=round(worker_cpus, 3),
-        threads=intra_op * len(windows) + int(worker_cpus) if intra_op else None,
+        threads=intra_op * len(loops) + int(worker_cpus) if intra_op else None,
         runnable=_known(in_loops + worker_cpus),
         waiting=waiting,
         p=p,
@@ -196,16 +194,14 @@ def _runnable(increases: Increases, process: int, window: tuple[int, int]) -> fl
     return ran + waited
 
 
-def _waiting(
-    increases: Increases, windows: dict[int, tuple[int, int]], begins: dict[int, int]
-) -> tuple[float | None, float | None]:
+def _waiting(increases: Increases, loops: Sequence[Loop]) -> tuple[float | None, float | None]:
     """The share of time that threads of the main loops waited for a CPU, less the share before the loops, and the
     p-value (Mann-Whitney, one-sided) of the difference between blocks of half a second.
 
     Before its loop a program imports and builds: one thread on the same machine among the same neighbours.
     """
-    before = _block_shares(increases, ((process, begins[process], start) for process, (start, _) in windows.items()))
-    during = _block_shares(increases, ((process, *window) for process, window in windows.items()))
+    before = _block_shares(increases, ((each.process, each.began, each.start) for each in loops))
+    during = _block_shares(increases, ((each.process, each.start, each.end) for each in loops))
     if not len(before[0]) or not len(during[0]):
         return None, None
     from scipy.stats import mannwhitneyu

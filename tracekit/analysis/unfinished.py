@@ -2,12 +2,17 @@
 
 import pandas as pd
 
-from tracekit.analysis.meetings import RANKS
 from tracekit.run.reader import Run
 
+# The ranks of a run. `launch`: a program may start all of them again, as other processes.
+_RANKS = """
+    SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host,
+           dense_rank() OVER (PARTITION BY rank, coalesce(attempt, 0) ORDER BY process) - 1 AS launch
+    FROM (SELECT DISTINCT process, rank, attempt, host FROM processes WHERE rank >= 0)
+"""
 _IN_IT = f"""
     SELECT attempt, launch, "group", sequence, any_value(op) AS op, list(DISTINCT who.rank) AS ranks
-    FROM reached JOIN ({RANKS}) AS who ON who.process = reached.process
+    FROM reached JOIN ({_RANKS}) AS who ON who.process = reached.process
     WHERE NOT is_over AND sequence >= 0 GROUP BY ALL ORDER BY ALL
 """
 _REACHED = f"""
@@ -16,7 +21,7 @@ _REACHED = f"""
         SELECT process, "group", sequence FROM collectives UNION ALL SELECT process, "group", sequence FROM reached
         UNION ALL SELECT process, 'world', -1 FROM processes WHERE rank >= 0
     ) AS done
-    JOIN ({RANKS}) AS who ON who.process = done.process GROUP BY ALL
+    JOIN ({_RANKS}) AS who ON who.process = done.process GROUP BY ALL
 """
 
 

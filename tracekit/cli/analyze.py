@@ -1,6 +1,8 @@
 """`tracekit analyze`."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import click
 from tracekit.cli.saying import say
 
 if TYPE_CHECKING:
+    from tracekit.analysis.accounts import Each
     from tracekit.analysis.report_schema import Report
 
 
@@ -20,16 +23,26 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Run the run's command again, for up to 10 s of its loop in all, to see what other loader settings gain.",
 )
-def command(run: Path | None, as_json: bool, probe: bool) -> None:
+@click.option(
+    "--scheduler",
+    metavar="WHERE",
+    help="Share the run's processes out to a Dask cluster: local, slurm, or the HOST:PORT of a scheduler.",
+)
+def command(run: Path | None, as_json: bool, probe: bool, scheduler: str | None) -> None:
     """Explain where the time of RUN goes and recommend settings (default: the newest run). RUN may be a study.
 
     Writes findings.json (the same object as --json) and settings.toml into the run; a settings.toml that you edited
     stays as it is. With --probe what one run cannot know of storage and CPUs is measured, by running its command with
     other loader settings; it is ended after that, by SIGTERM.
 
+    With --scheduler the processes of a run of many ranks are looked at by many workers at once; the result is the same.
+    WHERE is the address of a Dask scheduler, local or local:N for workers on this machine, slurm or slurm:N for jobs as
+    your Dask configuration describes them. It needs tracekit[cluster].
+
     \b
         tracekit analyze
         tracekit analyze tracekit-runs/train-20260721T101500Z-1a2b3c --json
+        tracekit analyze --scheduler local:8
     """
     from tracekit.advice import analyze
     from tracekit.analysis.report import report_json
@@ -50,10 +63,25 @@ def command(run: Path | None, as_json: bool, probe: bool) -> None:
     complete(path)
     if probe:
         _probe(path)
-    report = analyze(open_run(path))
+    with _each_by(scheduler) as each:
+        report = analyze(open_run(path), each)
     as_text = report_json(report)
     _write(path, report, as_text)
     click.echo(as_text if as_json else text_report(report), nl=as_json)
+
+
+@contextmanager
+def _each_by(scheduler: str | None) -> "Iterator[Each]":
+    """Who looks at the processes of the run: this process, or a cluster."""
+    from tracekit.analysis.accounts import in_turn
+
+    if scheduler is None:
+        yield in_turn
+        return
+    from tracekit.cluster import cluster
+
+    with cluster(scheduler) as each:
+        yield each
 
 
 def _probe(path: Path) -> None:

@@ -9,9 +9,9 @@ from tracekit.run.reader import open_run
 _NOTES_SHOWN = 4
 
 
-def describe(path: Path, lost: str | None) -> list[str]:
-    """A few lines on a run that has just been recorded; `lost` is what could not be written."""
-    run = open_run(path)
+def describe(path: Path, host: str, lost: str | None) -> list[str]:
+    """A few lines on what has just been recorded on this host; `lost` is what could not be written."""
+    run = open_run(path).on(host)
     steps = find_steps(run)
     overhead = run.manifest.overhead
     processes = len(run.table("processes"))

@@ -138,7 +138,7 @@ def _summary(outcome: "Outcome") -> None:
         return
     from tracekit.cli.closing import describe
 
-    for line in describe(outcome.run, outcome.lost):
+    for line in describe(outcome.run, outcome.host, outcome.lost):
         say(line)
     say(f"next: tracekit analyze {shlex.quote(_short(outcome.run))}")
 

@@ -44,11 +44,13 @@ class Options:
 
 @dataclass
 class Outcome:
-    """How a recording ended: the exit code to leave with, and the run, or why there is none."""
+    """How a recording ended: the exit code to leave with, and the run and the name of this host in it, or why there is
+    none."""
 
     exit_code: int
     run: Path | None
     lost: str | None = None
+    host: str = ""
 
 
 def record(options: Options) -> Outcome:
@@ -106,7 +108,7 @@ def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, c
     manifest.exit_code = signals.exit_code(status)
     manifest.exit_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     manifest.overhead.supervisor = helper.share_of_cpu
-    return Outcome(manifest.exit_code, run, helper.finish())
+    return Outcome(manifest.exit_code, run, helper.finish(), manifest.host)
 
 
 class _Recorder(threading.Thread):

@@ -15,17 +15,46 @@ import pyarrow.parquet as pq
 from tracekit.errors import RunError, TracekitError
 from tracekit.run.folder import is_run
 from tracekit.run.manifest import Manifest, Missing
-from tracekit.run.parts import live_parts
+from tracekit.run.parts import host_of, live_parts
 from tracekit.run.schema import TABLES, plain
 
 
 class Run:
-    """A recorded run. Parts that cannot be read are left out and named in `missing`."""
+    """A recorded run, or what was recorded of one host or process of it. Parts that cannot be read are left out and
+    named in `missing`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, host: str | None = None, process: int | None = None) -> None:
         self.path = path
+        self._host, self._process = host, process
         self._unreadable: list[Missing] = []
         self._one_at_a_time = Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """What another process needs to open it."""
+        return Run, (self.path.absolute(), self._host, self._process)
+
+    def of(self, process: int) -> "Run":
+        """What was recorded of one process, -1 the machine. It is read by one thread: others may read others."""
+        return Run(self.path, self._host_of(process), process)
+
+    def near(self, process: int) -> "Run":
+        """What was recorded on the host of a process."""
+        host = self._host_of(process)
+        return self if host in (None, self._host) else self.on(host)
+
+    def on(self, host: str) -> "Run":
+        """What was recorded on one host, with its manifest alone."""
+        return Run(self.path, host)
+
+    def _host_of(self, process: int) -> str | None:
+        """Whose supervisor recorded a process; None where the run has one host, or that is not known."""
+        return self._host if self._host is not None or len(self.manifests) < 2 else self._hosts.get(process)
+
+    @cached_property
+    def _hosts(self) -> dict[int, str]:
+        rows = self.sql("SELECT DISTINCT process, host FROM processes")
+        known = {manifest.host for manifest in self.manifests}
+        return {int(row.process): row.host for row in rows.itertuples() if row.host in known}
 
     @property
     def name(self) -> str:
@@ -34,7 +63,8 @@ class Run:
     @cached_property
     def manifests(self) -> list[Manifest]:
         """One manifest per host, the first started one first."""
-        files = sorted((self.path / "manifest").glob("*.json"))
+        folder = self.path / "manifest"
+        files = sorted(folder.glob("*.json")) if self._host is None else [folder / f"{self._host}.json"]
         return sorted((Manifest.load(file) for file in files), key=lambda manifest: manifest.started_ns)
 
     @property
@@ -86,22 +116,33 @@ class Run:
         # The queries see the registered tables and nothing else: no file of this machine. What does not fit memory is
         # spilled to the folder for temporary files; DuckDB's default would be the user's working directory.
         spill = os.path.join(tempfile.gettempdir(), f"tracekit-duckdb-{os.getpid()}")
-        database = duckdb.connect(
-            config={"enable_external_access": "false", "memory_limit": "2GB", "temp_directory": spill}
-        )
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "enable_external_access": "false",
+            "memory_limit": "2GB",
+            "temp_directory": spill,
+        }
+        if self._process is not None:
+            settings["threads"] = 1
+        database = duckdb.connect(config=settings)
         for name, dataset in self._datasets.items():
             database.register(name, dataset)
         return database
 
     @cached_property
     def _datasets(self) -> dict[str, ds.Dataset]:
+        if not is_run(self.path):  # where it was opened it was there
+            raise RunError(f"{self.path}: is not to be seen on {os.uname().nodename}; put it where all machines see it")
         return {name: self._dataset(name) for name in TABLES}
 
     def _dataset(self, name: str) -> ds.Dataset:
-        parts = [part for part in live_parts(self.path / "tables" / name) if self._readable(part)]
+        parts = live_parts(self.path / "tables" / name)
+        if self._host is not None:
+            parts = [part for part in parts if host_of(part) == self._host]
+        parts = [part for part in parts if self._readable(part)]
         if not parts:
             return ds.dataset(plain(name).empty_table())
-        return ds.dataset([str(part) for part in parts], schema=plain(name), format="parquet")
+        rows = ds.dataset([str(part) for part in parts], schema=plain(name), format="parquet")
+        return rows if self._process is None else rows.filter(ds.field("process") == self._process)
 
     def _readable(self, part: Path) -> bool:
         try:

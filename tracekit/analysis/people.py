@@ -1,0 +1,49 @@
+"""People: who the processes of a run are."""
+
+from dataclasses import dataclass
+
+from tracekit.run.reader import Run
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none; `began_ns`
+    is Unix time."""
+
+    process: int
+    role: str | None = None
+    rank: int = -1
+    attempt: int = 0
+    host: str = ""
+    began_ns: int | None = None
+
+    @property
+    def is_helper(self) -> bool:
+        """Helpers have steps only where nobody else has: what a shell script starts is a helper of the script."""
+        return self.role == "helper"
+
+    @property
+    def is_loader_worker(self) -> bool:
+        """Loader workers have no loop of their own."""
+        return (self.role or "").startswith("loader worker")
+
+    def precedence(self, steps: int) -> tuple[int, ...]:
+        """The process with the least stands for the run: rank 0 of a distributed run, of its last attempt with steps,
+        else the process with the most steps."""
+        first = (self.is_helper, self.role is None)
+        if self.role is not None and self.rank >= 0:
+            return (*first, 0, self.rank, -self.attempt, self.process)
+        return (*first, 1, -steps, self.process)
+
+
+def find_people(run: Run) -> list[Person]:
+    """All processes that said who they are, in their order."""
+    rows = run.sql(
+        "SELECT process, coalesce(any_value(role), '') AS role, coalesce(max(rank), -1) AS rank, "
+        "coalesce(max(attempt), 0) AS attempt, coalesce(any_value(host), '') AS host, min(start_ns) AS start_ns "
+        "FROM processes GROUP BY process ORDER BY process"
+    )
+    return [
+        Person(int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns))
+        for row in rows.itertuples(index=False)
+    ]
