@@ -205,6 +205,8 @@ class Buckets:
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
             original(model, *args, **kwargs)
             try:
+                if self._agent.phases is not None:
+                    self._agent.phases.by_calls = False  # the model's own say it, those of the loss would cost more
                 self._configurations.append(_configuration(model))
                 self._agent.write_status()
             except Exception as error:

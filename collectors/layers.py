@@ -114,6 +114,9 @@ class Layers:
             return original(module, *args, **kwargs)
         if layer.number == LEFT_ALONE:
             return original(module, *args, **kwargs)
+        phases = None if depth else agent.phases
+        if phases is not None:
+            phases.enter_call()
         thread.depth = depth + 1
         start = clock()
         try:
@@ -125,6 +128,8 @@ class Layers:
         finally:
             end = clock()
             thread.depth = depth
+            if phases is not None:
+                phases.leave_call()
         try:
             self._calls += 1
             self._outermost += not depth
@@ -261,6 +266,9 @@ def _call(module: "torch.nn.Module", /, *args: Any, **kwargs: Any) -> Any:
     layer = my.known.get(id(module))
     if agent.governor.detailed or layer is None or layer.number == LEFT_ALONE or my.layers._is_off:
         return my.record(my.original, thread, module, args, kwargs)
+    phases = agent.phases
+    if phases is not None:
+        phases.enter_call()
     thread.depth = 1
     start = clock()
     try:
@@ -268,6 +276,8 @@ def _call(module: "torch.nn.Module", /, *args: Any, **kwargs: Any) -> Any:
     finally:
         end = clock()
         thread.depth = 0
+        if phases is not None:
+            phases.leave_call()
         try:
             my.note((layer.word, thread.tid, start, end, layer.number, 0, 0, 0, 0, FORWARD, _LAYER))
             if my.has_many_notes():

@@ -47,6 +47,7 @@ class PhaseClock:
             for phase in (LOADING, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER, NOT_KNOWN)
         }
         self._thread = get_ident()
+        self.by_calls = True  # outermost module calls are the forward pass, as nothing else says where that is
         self._open: list[str] = []
         self._step = -1
         self._follows, self._followed = True, 0
@@ -72,6 +73,16 @@ class PhaseClock:
             while self._open.pop() != phase:
                 pass
             self._change(self._open[-1] if self._open else OTHER)
+
+    def enter_call(self) -> None:
+        """An outermost module call begins; in a backward pass it does again what was done already."""
+        if self.by_calls and BACKWARD not in self._open:
+            self.enter(FORWARD)
+
+    def leave_call(self) -> None:
+        """It is over."""
+        if self.by_calls:
+            self.leave(FORWARD)
 
     def stop(self) -> None:
         """In a forked child, or where the collector is off."""

@@ -128,6 +128,29 @@ def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
     assert "rank 1 never came to it" in never.title
 
 
+def test_what_is_gathered_and_scattered_of_sharded_parameters_is_recorded(tmp_path: Path) -> None:
+    command = torchrun(2, "sharded.py", "--steps", str(STEPS))
+    without, done = plain(command), record(command, tmp_path / "run")
+    assert without.returncode == done.code == 0, without.stderr + done.err
+    assert done.out == without.stdout and len(set(done.out.splitlines())) == 1
+    moved = done.run.sql(
+        "SELECT process, starts_with(op, 'reduce_scatter') AS gradients, count(*) AS calls, min(bytes) AS bytes,"
+        " count(DISTINCT sequence) AS numbers FROM collectives WHERE op LIKE 'all_gather%' OR op LIKE 'reduce_scatter%'"
+        " GROUP BY ALL ORDER BY ALL"
+    )
+    assert len(moved) == 4 and (moved["bytes"] > 0).all() and (moved["numbers"] == moved["calls"]).all()
+    # Of three layers: gathered before the forward and before the backward pass, scattered after it.
+    assert moved["calls"].tolist() == [6 * STEPS, 3 * STEPS] * 2
+
+
+@pytest.mark.alone
+def test_the_rank_that_is_late_among_sharded_ones_is_named(tmp_path: Path) -> None:
+    done = record(torchrun(2, "sharded.py", "--steps", "150", "--ms", "3"), tmp_path / "run")
+    assert done.code == 0, done.err
+    causes = [each.evidence for each in analyze(done.run).findings if each.id == "delay.root_cause"]
+    assert causes and (causes[0]["rank"], causes[0]["phase"]) == (1, "forward")
+
+
 @pytest.fixture
 def two_hosts() -> Iterator[list[NetworkHost]]:
     with ExitStack() as stack:

@@ -141,6 +141,21 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     assert sum(path.values()) == pytest.approx(length / 1e9, abs=1e-6)
 
 
+@pytest.mark.parametrize("late", [{2, 3}, {1, 2}, {0, 1, 2, 3}, {3}])
+def test_a_host_whose_ranks_are_all_late_is_told_from_ranks_that_are(late: set[int], tmp_path: Path) -> None:
+    """GIVEN two hosts of two ranks each."""
+
+    def longer(rank: int, step: int, phase: str) -> float:
+        turn = len(late) == 4 and step % 4 != rank  # all of them, each in its turn
+        return 0.1 * STEP_MS if rank in late and not turn and phase == "forward" else 0.0
+
+    run = ranks_run(tmp_path / "run", 4, longer=both(longer, noise(0.01)), hosts=2)
+    (group,) = analyze(run).ranks
+    assert {each.rank for each in group.delays} == late
+    assert {each.host for each in group.delays} == {f"node{rank // 2}" for rank in late}
+    assert all(each.of_host == (late == {2, 3}) for each in group.delays)
+
+
 def test_the_report_names_the_cause_in_its_findings_and_text(tmp_path: Path) -> None:
     run = ranks_run(tmp_path / "run", 2, longer=both(delay("loading", 2.0, lambda step: 1), noise(0.002)))
     report = analyze(run)

@@ -61,6 +61,21 @@ def test_a_phase_that_is_left_gives_way_to_the_one_around_it(agent: Any) -> None
     clock.stop()
 
 
+def test_an_outermost_call_is_the_forward_pass_but_not_within_a_backward_pass(agent: Any) -> None:
+    clock = PhaseClock(agent)
+    clock.enter_call()
+    clock.leave_call()
+    clock.enter(BACKWARD)
+    clock.enter_call()  # done again, as what is checkpointed
+    clock.leave_call()
+    clock.leave(BACKWARD)
+    clock.by_calls = False  # a model tells its forward pass itself
+    clock.enter_call()
+    clock.leave_call()
+    assert agent.phases() == [FORWARD, OTHER, BACKWARD, OTHER]
+    clock.stop()
+
+
 def test_of_short_steps_only_as_many_are_followed_as_the_budget_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
     agent: Any = Agent(monkeypatch, step_ns=200_000)
     clock = PhaseClock(agent)

@@ -126,10 +126,11 @@ def _root_causes(report: Report) -> list[Finding]:
     for group in report.ranks:
         for delay in group.delays:
             often = "in each step" if delay.always else "in its turn"
+            alike = f", as that of all ranks of {delay.host}," if delay.of_host else ""
             found.append(
                 Finding(
                     "delay.root_cause",
-                    f"rank {delay.rank}'s {delay.phase} caused {delay.share_of_waiting:.0%} of the others' waiting: it"
+                    f"rank {delay.rank}'s {delay.phase}{alike} caused {delay.share_of_waiting:.0%} of the others' waiting: it"
                     f" was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of a step,"
                     f" {delay.step.low:.1%} to {delay.step.high:.1%})",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},

@@ -53,14 +53,25 @@ def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
         followed=found.explained,
         efficiency=tree,
         path=critical_path(meetings),
-        delays=[_delay(each) for each in found.delays],
+        delays=_delays(found.delays, meetings),
         clocks=[
             ClockSummary(each.host, each.offset_ns / 1e6, each.drift * 1e6, each.unsure_ns / 1e6) for each in clocks
         ],
     )
 
 
-def _delay(delay: Delay) -> DelaySummary:
-    return DelaySummary(
-        delay.rank, delay.phase, delay.by, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share), delay.always
-    )
+def _delays(delays: Sequence[Delay], meetings: Meetings) -> list[DelaySummary]:
+    hosts = dict(zip(meetings.ranks, meetings.hosts, strict=True))
+    members = {host: {rank for rank in hosts if hosts[rank] == host} for host in hosts.values()}
+
+    def of_host(delay: Delay) -> bool:
+        late = {each.rank for each in delays if each.phase == delay.phase}
+        return len(members) > 1 and len(late) > 1 and late == members[hosts[delay.rank]]
+
+    return [
+        DelaySummary(
+            delay.rank, delay.phase, delay.by, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share),
+            delay.always, hosts[delay.rank], of_host(delay),
+        )
+        for delay in delays
+    ]  # fmt: skip

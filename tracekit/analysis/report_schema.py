@@ -227,7 +227,9 @@ class LoaderSummary(msgspec.Struct):
 class DelaySummary(msgspec.Struct):
     """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, `always` or in
     its turn. `share_of_waiting` of all their waiting, `cost_rank_seconds` of it; the phase was longer than that of the
-    others by `step`, a share of the usual step, on average over all steps."""
+    others by `step`, a share of the usual step, on average over all steps. `of_host`: so it is of all ranks of its
+    `host`, and of no other's.
+    """
 
     rank: int
     phase: str
@@ -236,6 +238,8 @@ class DelaySummary(msgspec.Struct):
     cost_rank_seconds: float
     step: Gain
     always: bool
+    host: str = ""
+    of_host: bool = False
 
 
 class ClockSummary(msgspec.Struct):
