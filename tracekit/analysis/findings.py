@@ -131,8 +131,8 @@ def _root_causes(report: Report) -> list[Finding]:
                 Finding(
                     "delay.root_cause",
                     f"rank {delay.rank}'s {delay.phase}{alike} caused {delay.share_of_waiting:.0%} of the others'"
-                    f" waiting: it was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of a step,"
-                    f" {delay.step.low:.1%} to {delay.step.high:.1%})",
+                    f" waiting: it was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of a"
+                    f" step, {delay.step.low:.1%} to {delay.step.high:.1%})",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},
                 )
             )
