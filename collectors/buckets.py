@@ -14,7 +14,7 @@ from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tracekit.record.wire import ASYNC_CALL, BUCKET
+from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, SOME_UNUSED, USED
 
 from .agent import Agent
 from .in_flight import InFlight, Sent
@@ -41,7 +41,6 @@ _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two
 class _Sort:
     """What is sent: of which group and dtype, how many bytes, and where."""
 
-    is_gradient: bool
     group: str
     words: int
     size: int
@@ -65,7 +64,8 @@ class Buckets:
         self._is_off = False
         self._passes: list[_Pass] = []
         spool = agent.spool
-        self._bucket, self._used = spool.intern("bucket"), spool.intern("used parameters")
+        self._bucket, self._used = spool.intern("bucket"), spool.intern(USED)
+        self._all_used, self._some_unused = spool.intern(ALL_USED), spool.intern(SOME_UNUSED)
         self._configurations: deque[dict[str, object]] = deque(maxlen=_MOST_MODELS)
         self._distributed: Any = None
 
@@ -112,15 +112,32 @@ class Buckets:
             )
             return value
 
-    def reduced(self, group: Any, state: _Pass, tensors: Any, ready: int, work: Any) -> None:
+    def op_of(self, tensors: Any) -> int:
+        """What the reducer is about to send: a bucket, or which parameters this rank has used in the pass."""
+        try:
+            import torch
+
+            with torch._C.DisableTorchFunction():
+                tensor = tensors[0]
+                if tensor.is_floating_point() or tensor.is_complex():
+                    return self._bucket
+                if tensor.device.type != "cpu":
+                    return self._used
+                # Without an operator, which a profiler or a mode of the program's would see.
+                return self._all_used if tensor.numpy().all() else self._some_unused
+        except Exception:
+            return self._used
+
+    def reduced(self, group: Any, state: _Pass, tensors: Any, op: int, ready: int, work: Any) -> None:
         """The reducer has sent something."""
         if self._is_off:
             return
         try:
             begun, sort = clock(), self._sort(group, tensors[0])
-            op, how = (self._bucket, self._number(state)) if sort.is_gradient else (self._used, ASYNC_CALL)
+            is_bucket = op == self._bucket
+            how = self._number(state) if is_bucket else ASYNC_CALL
             self._add(op, sort, ready, ready, how, work.is_completed)
-            if sort.is_gradient and state.seen == state.before and self._agent.phases is not None:
+            if is_bucket and state.seen == state.before and self._agent.phases is not None:
                 self._agent.phases.enter(COMMUNICATION)  # all gradients are there, as far as is known
             self._agent.governor.spent_ns += clock() - begun
         except Exception as error:
@@ -130,11 +147,10 @@ class Buckets:
         import torch
 
         with torch._C.DisableTorchFunction():  # no mode of the program's sees what we ask
-            is_gradient = tensor.is_floating_point() or tensor.is_complex()
             dtype = str(tensor.dtype).removeprefix("torch.")
             size, on_device = tensor.numel() * tensor.element_size(), tensor.device.type != "cpu"
         spool, name = self._agent.spool, self._groups.name(group)
-        return _Sort(is_gradient, name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
+        return _Sort(name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
 
     def _number(self, state: _Pass) -> int:
         state.seen += 1
@@ -275,9 +291,9 @@ def _group_class(base: Any, buckets: Buckets) -> Any:
                 self._register_backend(device, kind, backend)
 
         def allreduce(self, tensors: Any, *options: Any) -> Any:
-            ready = clock()
+            op, ready = buckets.op_of(tensors), clock()
             work = self._group.allreduce(tensors, *options)
-            buckets.reduced(self._group, self._state, tensors, ready, work)
+            buckets.reduced(self._group, self._state, tensors, op, ready, work)
             return work
 
         def getRank(self) -> Any:

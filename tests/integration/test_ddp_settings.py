@@ -20,7 +20,8 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 torch.set_num_threads(1)
 layers = [nn.Linear(256, 256) for _ in range(12)]
-shared = DistributedDataParallel(nn.Sequential(*layers), None, None, 0) if "wrap" in sys.argv else layers[0]
+look = {"find_unused_parameters": True} if "look" in sys.argv else {}
+shared = DistributedDataParallel(nn.Sequential(*layers), None, None, 0, **look) if "wrap" in sys.argv else layers[0]
 optimizer = torch.optim.SGD(shared.parameters(), lr=0.01)
 for step in range(60):
     optimizer.zero_grad()
@@ -76,6 +77,23 @@ def test_the_buckets_of_a_run_are_regrouped(program: Path, tmp_path: Path) -> No
     assert counts == sorted(counts, reverse=True) and counts[-1] == 1
     assert all(each.low_ms <= each.expected_ms <= each.high_ms for each in others)
     assert report.buckets.ideal_ms <= own.expected_ms
+
+
+def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_without(
+    program: Path, tmp_path: Path
+) -> None:
+    folder, settings = tmp_path / "run", tmp_path / "settings.toml"
+    words = [*TORCHRUN, str(program), "wrap", "look"]
+    recorded = run(*TRACEKIT, "record", "-q", "-o", str(folder), "--", *words)
+    report = analyze(open_run(folder))
+    (found,) = [each for each in report.findings if each.id == "ddp.unused_parameters"]
+    assert found.evidence == {"ranks": 2, "passes": 2 * 60, "with_some": 0}
+    assert "ddp.find_unused_parameters" in report.advice and "ddp.find_unused_parameters" not in report.settings
+    settings.write_text("[ddp]\nfind_unused_parameters = false\n")
+    without = run(*TRACEKIT, "apply", str(settings), "--", *words)
+    assert "find_unused_parameters=True was specified" in recorded.stderr
+    assert "find_unused_parameters=True was specified" not in without.stderr
+    assert without.stdout == recorded.stdout
 
 
 @pytest.mark.alone

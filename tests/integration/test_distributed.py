@@ -18,6 +18,7 @@ from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, Recorded, plain, record
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.report import analyze
+from tracekit.record.wire import ALL_USED, SOME_UNUSED
 from tracekit.run.reader import open_run
 
 KINDS = [
@@ -75,6 +76,16 @@ def test_every_bucket_of_every_rank_is_seen(kind: str, both: tuple[str, Recorded
     if kind == "buffers":
         broadcast = of_kinds[of_kinds["op"] == "broadcast of buffers"]
         assert len(broadcast) == 3 * STEPS and (broadcast["bytes"] > 0).all()
+
+
+def test_passes_that_leave_parameters_unused_are_told_from_others(both: tuple[str, Recorded]) -> None:
+    """GIVEN a model of which a layer is left out in every third pass THEN each rank saw so many, and which."""
+    ops = both[1].run.sql(
+        "SELECT process, list(op ORDER BY ready_ns) AS ops FROM collectives WHERE op LIKE '%parameters%' GROUP BY process"
+    )
+    passes = [SOME_UNUSED if step % 3 == 0 else ALL_USED for step in range(STEPS)]
+    first_of_static = [ALL_USED]
+    assert [list(each) for each in ops["ops"]] == [passes + first_of_static] * 3
 
 
 def test_how_models_are_wrapped_is_in_the_manifest(both: tuple[str, Recorded]) -> None:

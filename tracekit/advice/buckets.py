@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from tracekit.advice.unused_parameters import SETTING as SETTING_OF_LOOK
+from tracekit.advice.unused_parameters import found_unused, needless_look
 from tracekit.analysis.gradient_passes import gradient_passes
 from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
 from tracekit.analysis.steps import steps_of
@@ -18,8 +20,19 @@ def bucket_settings(run: Run, report: Report) -> Advice:
 
     Fills `report.buckets`. What would have to be measured is said: `tracekit study ddp` does.
     """
-    if not run.manifest.ddp:
+    models = run.manifest.ddp
+    if not models:
         return Advice([], "")
+    looked = found_unused(run, models)
+    report.findings += [looked] if looked is not None else []
+    further = (
+        f" What `{SETTING_OF_LOOK} = false` saves, `tracekit study ddp` measures." if needless_look(report) else ""
+    )
+    advice = _of_caps(run, report)
+    return Advice(advice.settings, advice.why + further)
+
+
+def _of_caps(run: Run, report: Report) -> Advice:
     seen = gradient_passes(run, steps_of(run, report.steps.process))
     found = seen if isinstance(seen, str) else bucket_forecasts(seen)
     if isinstance(found, str):

@@ -30,7 +30,7 @@ _TELLING = (
     "psi.memory.some_ns",
     "psi.io.some_ns",
 )
-_CAUSES = ("delay.root_cause", "distributed.never_ended")  # what is said of ranks
+_CAUSES = ("delay.root_cause", "distributed.never_ended", "ddp.unused_parameters")  # what is said of ranks
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 Lines = list[str]

@@ -36,6 +36,9 @@ FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
 # Those of a collective: the program waited in the call, or went on; or it is bucket number `direction - BUCKET` of a
 # backward pass.
 CALL, ASYNC_CALL, BUCKET = 0, 1, 2
+# What DistributedDataParallel sends to learn which parameters no rank has used in a pass: of this rank it is not known,
+# all, or not all.
+USED, ALL_USED, SOME_UNUSED = "used parameters", "all parameters used", "some parameters unused"
 
 
 class Kind(IntEnum):

@@ -88,6 +88,13 @@ CATALOGUE = (
     Kind("ddp.bucket_cap_mb", float, "size of a gradient bucket, MiB", "numerics", 0.001, 1 << 20, applicable=True),
     # Gradients that live in their buckets are divided by the number of ranks, others multiplied with its inverse.
     Kind("ddp.gradient_as_bucket_view", bool, "gradients that live in their buckets", "numerics", applicable=True),
+    Kind(
+        "ddp.find_unused_parameters",
+        bool,
+        "a look for parameters that a pass left unused",
+        "identical",
+        applicable=True,
+    ),
     Kind("ddp.static_graph", bool, "the promise that every step has the same graph", "numerics", applicable=True),
     Kind("node.spare_cores", int, "cores left to others", "identical", 0, 65536),
     Kind("node.allowed_noise", float, "share of the node that others may load", "identical", 0, 1),

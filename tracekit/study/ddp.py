@@ -1,4 +1,5 @@
-"""The study of gradient buckets: nothing set, the caps that may be best, and gradients that live in their buckets."""
+"""The study of gradient buckets: nothing set, the caps that may be best, gradients that live in their buckets, and no
+look for unused parameters where the look has found none."""
 
 import secrets
 import time
@@ -9,6 +10,8 @@ from typing import Any
 from tracekit.advice import analyze
 from tracekit.advice.buckets import SETTING, effect_on
 from tracekit.advice.entries import entries_of
+from tracekit.advice.unused_parameters import SETTING as LOOK
+from tracekit.advice.unused_parameters import needless_look
 from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
 from tracekit.analysis.words import shell_line
 from tracekit.study.result import Study
@@ -35,6 +38,8 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     tried = candidates(report.buckets) if report.buckets else {}
     if run.manifest.ddp and not run.manifest.ddp[0].gradient_as_bucket_view:
         tried |= {"gradients in buckets": {VIEW: True}}
+    if needless_look(report):
+        tried |= {"no look for unused parameters": {LOOK: False}}
     conditions = [Condition(BASELINE), *(Condition(name, values) for name, values in tried.items())]
 
     def pairs() -> list[tuple[str, str]]:
@@ -72,11 +77,11 @@ def _conclude(
     settings = [
         Setting(
             name=name,
-            current=summary.cap_mb if summary is not None and name == SETTING else False,
+            current=summary.cap_mb if summary is not None and name == SETTING else not value,
             recommended=value,
             gain=best.gain,
             basis="measured",
-            effect=effect_on(summary.ranks if summary is not None else 0),
+            effect="identical" if name == LOOK else effect_on(summary.ranks if summary is not None else 0),
             why=why,
             apply=shell_line(["tracekit", "apply", *apply]),
         )

@@ -1,0 +1,32 @@
+"""Unused parameters: the look for them that DistributedDataParallel was asked for, and may do without."""
+
+from tracekit.analysis.report_schema import Finding, Report
+from tracekit.analysis.unused_parameters import unused_parameters
+from tracekit.run.manifest import Wrapped
+from tracekit.run.reader import Run
+
+SETTING = "ddp.find_unused_parameters"
+FINDING = "ddp.unused_parameters"
+
+
+def needless_look(report: Report) -> bool:
+    """Whether it found nothing in any pass of the run."""
+    return any(each.id == FINDING and not each.evidence["with_some"] for each in report.findings)
+
+
+def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
+    """`ddp.unused_parameters`: what the look has found, in how many passes. None where nobody looked."""
+    if not any(each.find_unused_parameters and not each.static_graph for each in models):
+        return None
+    found = unused_parameters(run)
+    if found is None:
+        return None
+    looked = f"looked for unused parameters in {found.passes} backward passes of {found.ranks} ranks"
+    title = (
+        f"DistributedDataParallel {looked}, and {found.with_some} had some: find_unused_parameters is needed"
+        if found.with_some
+        else f"DistributedDataParallel {looked}, and found none: without find_unused_parameters each would save a way"
+        " through the graph and a collective; a pass that does leave one unused would then end the program with an error"
+    )
+    evidence = {"ranks": found.ranks, "passes": found.passes, "with_some": found.with_some}
+    return Finding(FINDING, title, evidence)
