@@ -81,7 +81,8 @@ def test_every_bucket_of_every_rank_is_seen(kind: str, both: tuple[str, Recorded
 def test_passes_that_leave_parameters_unused_are_told_from_others(both: tuple[str, Recorded]) -> None:
     """GIVEN a model of which a layer is left out in every third pass THEN each rank saw so many, and which."""
     ops = both[1].run.sql(
-        "SELECT process, list(op ORDER BY ready_ns) AS ops FROM collectives WHERE op LIKE '%parameters%' GROUP BY process"
+        "SELECT process, list(op ORDER BY ready_ns) AS ops FROM collectives WHERE op LIKE '%parameters%'"
+        " GROUP BY process"
     )
     passes = [SOME_UNUSED if step % 3 == 0 else ALL_USED for step in range(STEPS)]
     first_of_static = [ALL_USED]

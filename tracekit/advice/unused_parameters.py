@@ -26,7 +26,7 @@ def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
         f"DistributedDataParallel {looked}, and {found.with_some} had some: find_unused_parameters is needed"
         if found.with_some
         else f"DistributedDataParallel {looked}, and found none: without find_unused_parameters each would save a way"
-        " through the graph and a collective; a pass that does leave one unused would then end the program with an error"
+        " through the graph and a collective; one that does leave some unused would then end the program with an error"
     )
     evidence = {"ranks": found.ranks, "passes": found.passes, "with_some": found.with_some}
     return Finding(FINDING, title, evidence)
