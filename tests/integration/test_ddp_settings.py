@@ -88,7 +88,8 @@ def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_wi
     report = analyze(open_run(folder))
     (found,) = [each for each in report.findings if each.id == "ddp.unused_parameters"]
     assert found.evidence == {"ranks": 2, "passes": 2 * 60, "with_some": 0}
-    assert "ddp.find_unused_parameters" in report.advice and "ddp.find_unused_parameters" not in report.settings
+    assert "ddp.find_unused_parameters" in report.advice
+    assert "ddp.find_unused_parameters" not in [each.name for each in report.settings]
     settings.write_text("[ddp]\nfind_unused_parameters = false\n")
     without = run(*TRACEKIT, "apply", str(settings), "--", *words)
     assert "find_unused_parameters=True was specified" in recorded.stderr

@@ -28,5 +28,5 @@ def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
         else f"DistributedDataParallel {looked}, and found none: without find_unused_parameters each would save a way"
         " through the graph and a collective; one that does leave some unused would then end the program with an error"
     )
-    evidence = {"ranks": found.ranks, "passes": found.passes, "with_some": found.with_some}
+    evidence: dict[str, object] = {"ranks": found.ranks, "passes": found.passes, "with_some": found.with_some}
     return Finding(FINDING, title, evidence)
