@@ -62,7 +62,7 @@ class Workers:
     """A Dask cluster on this machine."""
 
     def __init__(self, count: int) -> None:
-        self._cluster = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None)
+        self._cluster = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=":0")
         self._client = Client(self._cluster)
 
     def analysed(self, path: Path, then: Callable[[], None] = lambda: None) -> dict[str, Any]:

@@ -71,7 +71,11 @@ def _local(workers: int | None) -> Any:
 
     count = workers or len(os.sched_getaffinity(0))
     return LocalCluster(
-        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
+        n_workers=count,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
     )
 
 
@@ -86,7 +90,7 @@ def _slurm(jobs: int | None) -> Any:
     if cores is None:
         raise ValueError("jobqueue.slurm.cores and .memory are not set in the Dask configuration")
     # One thread in each process: what is done there holds the interpreter's lock much of the time.
-    made = SLURMCluster(processes=cores)
+    made = SLURMCluster(processes=cores, scheduler_options={"dashboard_address": ":0"})
     made.scale(jobs=jobs or 1)
     return made
 

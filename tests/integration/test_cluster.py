@@ -52,7 +52,7 @@ def test_the_report_is_the_same_whoever_looks_at_the_processes(path: Path, alone
 
 def test_a_worker_that_dies_in_the_midst_changes_nothing(path: Path, alone: bytes) -> None:
     killed: list[int] = []
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers:
         client = distributed.Client(workers)
 
         def and_kill(each: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
@@ -75,7 +75,7 @@ def test_the_command_takes_workers_of_its_own_or_those_of_a_scheduler(path: Path
     own = tracekit("analyze", str(path), "--json", "--scheduler", "local:2")
     assert (own.returncode, own.stderr) == (0, "")
     assert own.stdout.encode().rstrip() == alone
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as workers:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as workers:
         given = tracekit("analyze", str(path), "--json", "--scheduler", workers.scheduler_address)
     assert (given.returncode, given.stderr) == (0, "")
     assert given.stdout.encode().rstrip() == alone

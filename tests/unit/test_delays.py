@@ -99,6 +99,14 @@ def test_a_meeting_that_a_rank_has_no_record_of_is_left_out(tmp_path: Path) -> N
     assert meetings_of(run).entered.shape == (2, 48)
 
 
+def test_a_delay_is_named_though_a_rank_has_no_record_of_every_second_meeting(tmp_path: Path) -> None:
+    late = both(delay("loading", 0.1 * STEP_MS, lambda step: 2), noise(0.01))
+    run = ranks_run(tmp_path / "run", 3, 240, late, missing=lambda rank, step: rank == 1 and step % 2 == 0)
+    (group,) = analyze(run).ranks
+    assert group.followed == 1.0
+    assert [(each.rank, each.phase) for each in group.delays] == [(2, "loading")]
+
+
 def test_a_rank_without_anybody_to_meet_has_no_meetings(tmp_path: Path) -> None:
     assert list(find_meetings(ranks_run(tmp_path / "run", 1))) == []
 

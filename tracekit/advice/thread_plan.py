@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, in_words, is_by_layer, thread_settings
-from tracekit.analysis.exploration import REST, Exploration, explore
+from tracekit.analysis.exploration import REST, Exploration, explore, explored
 from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExploration
 from tracekit.analysis.steps import steps_of
 from tracekit.models.guidelines import guidelines
@@ -37,8 +37,7 @@ def measured_threads(run: Run, report: Report) -> Advice:
         return Advice([], "")
     if found.problem:
         return Advice([], f"No thread count is recommended: {found.problem}.")
-    steps = steps_of(run, report.steps.process)
-    measured = explore(run if steps.main is None else run.near(steps.main), steps)
+    measured = explore(*explored(run, steps_of(run, report.steps.process)))
     assert measured is not None  # the report has it from the same run
     calls = np.array([max(section.calls, 1.0) for section in measured.sections])
     costs = SwitchCosts(measured.counts, Pool.of(measured.openmp), measured.switch, measured.change)

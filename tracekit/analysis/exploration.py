@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from tracekit.analysis.counters import MACHINE, Increases
-from tracekit.analysis.steps import Steps
+from tracekit.analysis.steps import Steps, steps_of
 from tracekit.run.reader import Run
 
 REST = "the rest of the step"
@@ -92,6 +92,16 @@ class Exploration:
     @property
     def rounds(self) -> int:
         return len(self.times)
+
+
+def explored(run: Run, steps: Steps) -> tuple[Run, Steps]:
+    """What `explore` is to look at, given the steps of the process that stands for the run: the host and the steps of
+    the process that explored, if it is another one."""
+    rows = run.sql("SELECT DISTINCT process FROM spans WHERE kind IN ('block', 'plain block') ORDER BY process")
+    processes = [int(process) for process in rows["process"]]
+    if not processes or steps.main in processes:
+        return (run if steps.main is None else run.near(steps.main)), steps
+    return run.near(processes[0]), steps_of(run, processes[0])
 
 
 def explore(run: Run, steps: Steps) -> Exploration | None:

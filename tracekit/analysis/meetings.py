@@ -37,17 +37,16 @@ _ENTERED = f"""
 
 @dataclass(frozen=True)
 class Way:
-    """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, and the
-    rest as in `Meetings`, of one rank (K)."""
+    """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, when it
+    `entered` and `left` (K), and what it had done by then, as in `_Path`; NaN where that was not followed."""
 
     who: Person
     group: str
     sequence: Times
     entered: Times
     left: Times
-    own: Floats
-    blocked: Floats
-    kept: Floats
+    done_entering: Floats
+    done_leaving: Floats
 
 
 @dataclass(frozen=True)
@@ -100,22 +99,19 @@ def find_ways(run: Run, who: Person) -> list[Way]:
 
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path") -> Way:
     came, went = rows["entered_ns"].to_numpy(np.int64), rows["left_ns"].to_numpy(np.int64)
-    own, blocked = np.full((2, len(came), len(PHASES)), np.nan)
-    kept = np.full(len(came), np.nan)
-    took = path.between(went[:-1], came[1:])
-    own[1:], blocked[1:], kept[1:] = took[:, :-1, 0], took[:, :-1, 1], took[:, -1, 0]
-    return Way(who, group, rows["sequence"].to_numpy(np.int64), came, went, own, blocked, kept)
+    return Way(who, group, rows["sequence"].to_numpy(np.int64), came, went, path.until(came), path.until(went))
 
 
 def find_meetings(run: Run) -> Iterator[Meetings]:
     """The meetings of every group of at least two ranks, those that met most often first."""
     people = find_people(run)
-    return meetings_of([way for who in people for way in find_ways(run.of(who.process), who)], people)
+    ranks = [who for who in people if not who.is_loader_worker]
+    return meetings_of([way for who in ranks for way in find_ways(run.of(who.process), who)], people)
 
 
 def meetings_of(ways: Sequence[Way], people: Sequence[Person]) -> Iterator[Meetings]:
     """Where the ranks of each group met, the groups that met most often first. Meetings that a rank of the group has no
-    record of are left out, and what it did on its way to the next one is not known."""
+    record of are left out: its way to the next one began at the one before."""
     launches: dict[tuple[int, int], list[int]] = {}  # a program may start all of them again, as other processes
     for who in (each for each in people if not each.is_loader_worker):
         launches.setdefault((who.rank, who.attempt), []).append(who.process)
@@ -137,9 +133,10 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
         entered[at], left[at] = way.entered[places], way.left[places]
-        follows = np.append(False, np.diff(places) == 1)
-        own[at, follows], blocked[at, follows] = way.own[places][follows], way.blocked[places][follows]
-        kept[at, follows] = way.kept[places][follows]
+        took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
+        took[took[:, _UNKNOWN, 0] > 0] = np.nan
+        own[at, 1:], blocked[at, 1:] = took[:, : len(PHASES), 0], took[:, : len(PHASES), 1]
+        kept[at, 1:] = took[:, _KEPT, 0]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
     return Meetings(group, attempt, ranks, hosts, entered, left, own, blocked, kept)
 
@@ -172,18 +169,13 @@ class _Path:
             done[after, _KEPT, 0] = kept
         return cls(times, done.cumsum(axis=0))
 
-    def between(self, begins: Times, ends: Times) -> Floats:
-        """What it did between pairs of moments (n, phases + 1, 2), by phase and at last what it was kept; NaN where
-        some of it was not followed."""
+    def until(self, moments: Times) -> Floats:
+        """What it had done by each moment (n, phases + 2, 2), as within a phase it does it evenly; NaN where it was not
+        followed yet, or not any more."""
         if len(self.times) < 2:
-            return np.full((len(begins), len(PHASES) + 1, 2), np.nan)
-        done = self._until(ends) - self._until(begins)
-        unknown = (done[:, _UNKNOWN, 0] > 0) | (begins < self.times[0]) | (ends > self.times[-1])
-        done[unknown] = np.nan
-        return np.delete(done, _UNKNOWN, axis=1)
-
-    def _until(self, moments: Times) -> Floats:
-        """What it had done by each moment; within a phase it does it evenly."""
+            return np.full((len(moments), *self.done.shape[1:]), np.nan)
         flat = self.done.reshape(len(self.times), -1)
         columns = [np.interp(moments, self.times, flat[:, at]) for at in range(flat.shape[1])]
-        return np.stack(columns, axis=1).reshape(len(moments), *self.done.shape[1:])
+        found = np.stack(columns, axis=1).reshape(len(moments), *self.done.shape[1:])
+        found[(moments < self.times[0]) | (moments > self.times[-1])] = np.nan
+        return found

@@ -9,7 +9,7 @@ import pandas as pd
 from tracekit.analysis.accounts import Account, Each, account_of, counters_of, in_turn, people_of, with_steps
 from tracekit.analysis.completeness import all_missing
 from tracekit.analysis.counters import MACHINE
-from tracekit.analysis.exploration import Exploration, Matrix, explore, median_interval
+from tracekit.analysis.exploration import Exploration, Matrix, explore, explored, median_interval
 from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.operators import operator_times
@@ -43,7 +43,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     """Establish all that is known about a run, and ask the advisors (`tracekit.advice.ADVISORS`) for settings. `each`
     gives the processes' accounts to whoever makes them; what it is changes nothing in the report."""
     people = people_of(run)
-    accounts = list(each(account_of, [run.of(who.process) for who in people], people))
+    accounts = list(each(account_of, (run.of(who.process) for who in people), people))
     looping = with_steps(accounts)
     main = looping[0].person.process if looping else None
     here = run if main is None else run.near(main)
@@ -77,7 +77,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
             *counters_of(here.of(MACHINE), MACHINE, steps),
             *(counter for account in in_order for counter in account.counters),
         ],
-        exploration=_exploration(explore(here, steps)),
+        exploration=_exploration(explore(*explored(run, steps))),
         ranks=rank_groups([way for account in accounts for way in account.ways], people, steps),
         never_ended=unfinished(run),
     )
@@ -95,7 +95,7 @@ def _crowding(run: Run, looping: Sequence[Account], each: Each) -> list[Crowding
     for account in looping:
         on.setdefault(account.person.host, []).append(account)
     hosts = [host for host in (manifest.host for manifest in run.manifests) if host in on]
-    runs = [run.near(on[host][0].person.process) for host in hosts]
+    runs = (run.near(on[host][0].person.process) for host in hosts)
     return list(each(crowding, runs, [[account.loop for account in on[host]] for host in hosts]))
 
 
