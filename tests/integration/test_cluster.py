@@ -4,9 +4,13 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import stat
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +124,7 @@ def group_lives(group: int) -> bool:
         ("nowhere", "none; give local, slurm"),
         ("local:0", "none; give local, slurm"),
         ("127.0.0.1:1", "no cluster to be had"),
-        ("/no/such/scheduler.json", "no such file"),
+        ("/no/such/scheduler.json", "No such file"),
     ],
 )
 def test_a_cluster_that_is_none_is_told_in_one_line(where: str, said: str, path: Path) -> None:
@@ -128,6 +132,78 @@ def test_a_cluster_that_is_none_is_told_in_one_line(where: str, said: str, path:
     assert done.returncode == 2
     assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"address": 5}', "\xff"])
+def test_a_file_that_no_scheduler_has_written_is_told_in_one_line(text: str, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_bytes(text.encode("latin-1"))
+    refused(tracekit("analyze", str(path), "--scheduler", str(file)), "no cluster to be had")
+
+
+@pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"])
+def test_a_port_at_which_no_scheduler_listens_is_told_in_one_line(answer: bytes | None, path: Path) -> None:
+    """GIVEN something that never answers, or answers in another language."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    caller, _ = server.accept()
+                    callers.append(caller)
+                    if answer is not None:
+                        caller.sendall(answer)
+
+        callers: list[socket.socket] = []
+        threading.Thread(target=serve, daemon=True).start()
+        done = tracekit("analyze", str(path), "--scheduler", f"127.0.0.1:{server.getsockname()[1]}")
+        server.shutdown(socket.SHUT_RDWR)
+    refused(done, "no cluster to be had")
+
+
+def test_a_scheduler_without_workers_is_told_in_one_line(path: Path) -> None:
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as workers:
+        refused(tracekit("analyze", str(path), "--scheduler", workers.scheduler_address), "it has no workers")
+
+
+@pytest.mark.parametrize(("sbatch", "said"), [(None, "no sbatch"), ("echo bad partition >&2; exit 1", "bad partition")])
+def test_a_queue_that_takes_no_job_is_told_in_one_line(
+    sbatch: str | None, said: str, path: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("dask_jobqueue")
+    if sbatch is not None:
+        (tmp_path / "sbatch").write_text(f"#!/bin/sh\n{sbatch}\n")
+        (tmp_path / "sbatch").chmod(stat.S_IRWXU)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "DASK_JOBQUEUE__SLURM__CORES": "1",
+        "DASK_JOBQUEUE__SLURM__MEMORY": "1GB",
+    }
+    words = ["-m", "tracekit", "analyze", str(path), "--scheduler", "slurm"]
+    refused(run(sys.executable, *words, environment=environment), said)
+
+
+def refused(done: "subprocess.CompletedProcess[str]", said: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_what_fails_on_a_worker_is_told() -> None:
+    with cluster("local:1") as each:
+        for function, argument, said in ((os.stat, "/no/such/file", "No such file"), (bytes, 10**15, "MemoryError")):
+            with pytest.raises(TracekitError, match=f"a worker failed at part 1 of 1 .*{said}"):
+                list(each(function, [argument]))
+
+
+def test_a_worker_that_sees_some_of_the_run_refuses(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    sent = pickle.dumps(open_run(copy).of(3))
+    (part,) = copy.glob("tables/spans/node1-*.parquet")
+    part.unlink()
+    with pytest.raises(TracekitError, match="is not to be seen on"):
+        pickle.loads(sent).table("spans")
 
 
 def test_a_queue_without_its_configuration_is_told_in_one_line(path: Path) -> None:

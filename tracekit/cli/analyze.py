@@ -78,8 +78,10 @@ def _each_by(scheduler: str | None) -> "Iterator[Each]":
     if scheduler is None:
         yield in_turn
         return
+    from tracekit.cli.options import end_on_signals
     from tracekit.cluster import cluster
 
+    end_on_signals()
     with cluster(scheduler) as each:
         yield each
 

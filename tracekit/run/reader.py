@@ -18,24 +18,29 @@ from tracekit.run.manifest import Manifest, Missing
 from tracekit.run.parts import host_of, live_parts
 from tracekit.run.schema import TABLES, plain
 
+Parts = dict[str, dict[str, int]]  # by table, the names of its files and their sizes
+
 
 class Run:
     """A recorded run, or what was recorded of one host or process of it. Parts that cannot be read are left out and
     named in `missing`."""
 
-    def __init__(self, path: Path, host: str | None = None, process: int | None = None) -> None:
+    def __init__(
+        self, path: Path, host: str | None = None, process: int | None = None, parts: Parts | None = None
+    ) -> None:
         self.path = path
-        self._host, self._process = host, process
+        self._host, self._process, self._given = host, process, parts
         self._unreadable: list[Missing] = []
         self._one_at_a_time = Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         """What another process needs to open it."""
-        return Run, (self.path.absolute(), self._host, self._process)
+        return Run, (self.path.absolute(), self._host, self._process, self._parts)
 
     def of(self, process: int) -> "Run":
         """What was recorded of one process, -1 the machine. It is read by one thread: others may read others."""
-        return Run(self.path, self._host_of(process), process)
+        host = self._host_of(process)
+        return Run(self.path, host, process, self._parts_on(host))
 
     def near(self, process: int) -> "Run":
         """What was recorded on the host of a process."""
@@ -44,7 +49,7 @@ class Run:
 
     def on(self, host: str) -> "Run":
         """What was recorded on one host, with its manifest alone."""
-        return Run(self.path, host)
+        return Run(self.path, host, parts=self._parts_on(host))
 
     def _host_of(self, process: int) -> str | None:
         """Whose supervisor recorded a process; None where the run has one host, or that is not known."""
@@ -63,9 +68,9 @@ class Run:
     @cached_property
     def manifests(self) -> list[Manifest]:
         """One manifest per host, the first started one first."""
-        folder = self.path / "manifest"
-        files = sorted(folder.glob("*.json")) if self._host is None else [folder / f"{self._host}.json"]
-        return sorted((Manifest.load(file) for file in files), key=lambda manifest: manifest.started_ns)
+        found = [Manifest.load(file) for file in sorted((self.path / "manifest").glob("*.json"))]
+        found = [each for each in found if self._host in (None, each.host)]
+        return sorted(found, key=lambda manifest: manifest.started_ns)
 
     @property
     def manifest(self) -> Manifest:
@@ -80,7 +85,7 @@ class Run:
     @property
     def missing(self) -> list[Missing]:
         """What was not captured or cannot be read, from every host."""
-        self._datasets  # noqa: B018  reading the footers finds what is unreadable
+        self._parts  # noqa: B018  reading the footers finds what is unreadable
         notes = [note for manifest in self.manifests for note in manifest.missing]
         notes += [
             Missing(f"the end of the recording on {manifest.host}", "its supervisor has not ended in order", lost=True)
@@ -130,19 +135,46 @@ class Run:
 
     @cached_property
     def _datasets(self) -> dict[str, ds.Dataset]:
-        if not is_run(self.path):  # where it was opened it was there
-            raise RunError(f"{self.path}: is not to be seen on {os.uname().nodename}; put it where all machines see it")
         return {name: self._dataset(name) for name in TABLES}
 
     def _dataset(self, name: str) -> ds.Dataset:
-        parts = live_parts(self.path / "tables" / name)
-        if self._host is not None:
-            parts = [part for part in parts if host_of(part) == self._host]
-        parts = [part for part in parts if self._readable(part)]
+        parts = [self.path / "tables" / name / part for part in self._parts[name]]
         if not parts:
             return ds.dataset(plain(name).empty_table())
+        if self._given is not None:
+            self._expect(parts)
         rows = ds.dataset([str(part) for part in parts], schema=plain(name), format="parquet")
         return rows if self._process is None else rows.filter(ds.field("process") == self._process)
+
+    @cached_property
+    def _parts(self) -> Parts:
+        """What there is to read: of a part of a run, or on another machine, that of the run where it was opened."""
+        if self._given is not None:
+            return self._given
+        found: Parts = {}
+        for name in TABLES:
+            parts = [part for part in live_parts(self.path / "tables" / name) if self._readable(part)]
+            found[name] = {part.name: part.stat().st_size for part in parts}
+        return found
+
+    def _parts_on(self, host: str | None) -> Parts:
+        return {
+            name: {part: size for part, size in parts.items() if host in (None, host_of(Path(part)))}
+            for name, parts in self._parts.items()
+        }
+
+    def _expect(self, parts: list[Path]) -> None:
+        """Rows that are not there must not look like rows that never were."""
+        for part in parts:
+            try:
+                is_whole = part.stat().st_size == self._parts[part.parent.name][part.name]
+            except OSError:
+                is_whole = False
+            if not is_whole:
+                raise RunError(
+                    f"{part}: is not to be seen on {os.uname().nodename} as it was where it was opened; put the run"
+                    " where all machines see it, and wait until it has been recorded"
+                )
 
     def _readable(self, part: Path) -> bool:
         try:
