@@ -14,6 +14,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -86,10 +87,11 @@ def _answering(scheduler: str) -> str:
         async with rpc(address) as there:
             return await there.identity()
 
-    try:
-        told = asyncio.run(asyncio.wait_for(identity(), _PATIENCE_S))
-    except TimeoutError:
-        raise ValueError("nothing answers there as a Dask scheduler does") from None
+    with ThreadPoolExecutor(1) as aside:  # this thread may run a loop already, as in a notebook
+        try:
+            told = aside.submit(asyncio.run, asyncio.wait_for(identity(), _PATIENCE_S)).result()
+        except TimeoutError:
+            raise ValueError("nothing answers there as a Dask scheduler does") from None
     if not told["workers"]:
         raise ValueError(f"it has no workers; start some with: dask worker {address}")
     return address

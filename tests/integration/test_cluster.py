@@ -1,5 +1,6 @@
 """A run's processes shared out to a real Dask cluster: the same report, whoever makes it and whoever dies at it."""
 
+import asyncio
 import os
 import pickle
 import shutil
@@ -73,6 +74,15 @@ def test_a_worker_that_dies_in_the_midst_changes_nothing(path: Path, alone: byte
             assert report_json(analyze(open_run(path), and_kill(each))) == alone
         client.close()
     assert killed
+
+
+def test_a_notebook_whose_event_loop_runs_has_workers_too(path: Path, alone: bytes) -> None:
+    async def cell() -> bytes:
+        workers = distributed.LocalCluster(n_workers=1, dashboard_address=":0")
+        with workers, cluster(workers.scheduler_address) as each:
+            return report_json(analyze(open_run(path), each))
+
+    assert asyncio.run(cell()) == alone
 
 
 def test_the_command_takes_workers_of_its_own_or_those_of_a_scheduler(path: Path, alone: bytes) -> None:

@@ -12,4 +12,5 @@ for _ in range(400):
     for _step in range(2):
         shared(torch.ones(4, 64)).sum().backward()
 print("done")
+dist.barrier()
 dist.destroy_process_group()
