@@ -43,9 +43,11 @@ def ranks_run(
     computes: bool = False,
     bucket_bytes: tuple[int, int] = (4, 4),
     hosts: int = 1,
+    made_with: float | None = None,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
-    which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`."""
+    which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
+    each rank is seen to make its batches, and computes for so much of that time."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
@@ -68,6 +70,9 @@ def ranks_run(
             start = tape.now
             spend(rank, step, "loading", LOADING)
             tape.add("batches", start, tape.now, loader="loader", epoch=0, index=step, worker=-1)
+            if made_with is not None:
+                cpu_ns = round(made_with * (tape.now - start))
+                tape.add("fetches", start, tape.now, iteration=0, turn=step, cpu_ns=cpu_ns, samples=1)
             start = tape.now
             spend(rank, step, "forward", FORWARD)
             tape.add("spans", start, tape.now, kind="layer", name="Model", layer=0, depth=0, direction="forward")

@@ -12,6 +12,13 @@ PHASE_COLORS = {
     "other": "#a3abb5",
 }
 
+# Of loading: what is known of those who made the batches, and the rest.
+LOADING_COLORS = {
+    "loading": PHASE_COLORS["loading wait"],
+    "loading, computing": "#f4c58e",
+    "loading, blocked": "#ad5f14",
+}
+
 # What else the timeline shows; quieter, so that the phases stand out.
 COLORS = PHASE_COLORS | {
     "step": "#8592a3",

@@ -9,7 +9,7 @@ from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.report_schema import RankGroup, Report
 from tracekit.dashboards.figures import text
-from tracekit.dashboards.figures.colors import LINES, PHASE_COLORS
+from tracekit.dashboards.figures.colors import LINES, LOADING_COLORS, PHASE_COLORS
 from tracekit.dashboards.figures.distributed import buckets_figure, efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.figures.ranking import Part, ranking_figure
 from tracekit.dashboards.pages.page import Page, View, graph, nothing, page, section, the_run
@@ -72,7 +72,7 @@ def _in_words(group: RankGroup) -> str:
 
 def _path(group: RankGroup) -> go.Figure:
     """What the path through all ranks consists of."""
-    colors = PHASE_COLORS | {"loading": PHASE_COLORS["loading wait"]}
+    colors = PHASE_COLORS | LOADING_COLORS
     parts = [
         Part(name, colors.get(name, LINES[number % len(LINES)]), [seconds * 1e9])
         for number, (name, seconds) in enumerate(group.path.items())

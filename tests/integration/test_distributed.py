@@ -116,6 +116,18 @@ def test_the_rank_and_phase_of_a_planted_delay_are_named(phase: str, late: str, 
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_critical_path_goes_on_through_who_makes_the_batches(workers: int, tmp_path: Path) -> None:
+    """GIVEN a rank that sleeps for 20 ms for each batch, in a worker or itself."""
+    planted = ["--phase", "loading", "--ms", "20", "--steps", "64", "--workers", str(workers)]
+    done = record(torchrun(2, "late_ranks.py", *planted), tmp_path / "run")
+    assert done.code == 0, done.err
+    path = next(each.path for each in analyze(done.run).ranks if each.group == "world")
+    assert max(path, key=lambda part: path[part]) == "loading, blocked", path
+    assert path["loading, blocked"] > 10 * path["loading, computing"] and path["loading, blocked"] > path["loading"]
+
+
+@pytest.mark.alone
 def test_no_rank_is_named_where_none_is_late(tmp_path: Path) -> None:
     done = record(torchrun(2, "late_ranks.py", "--steps", "200"), tmp_path / "run")
     report = analyze(done.run)

@@ -132,9 +132,11 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
         left[:, at] = now
     own = np.full((ranks, count, len(PHASES)), np.nan)
     own[:, 1:] = 0
-    own[:, 1:, 2] = work[:, 1:]
-    kept = np.zeros((ranks, count))
-    found = Meetings("world", 0, list(range(ranks)), ["node0"] * ranks, entered, left, own, np.zeros_like(own), kept)
+    own[:, 1:, 2] = work[:, 1:] // 2
+    own[:, 1:, 0] = work[:, 1:] - own[:, 1:, 2]
+    kept, hosts = np.zeros((ranks, count)), ["node0"] * ranks
+    awaited = own[:, :, :1] * random.random((ranks, count, 2))  # more than all of the loading, now and then
+    found = Meetings("world", 0, list(range(ranks)), hosts, entered, left, own, np.zeros_like(own), kept, awaited)
     shared = efficiency(found)
     assert shared is not None
     took = (left[:, -1].max() - left[:, 0].min()) / 1e9
@@ -147,6 +149,7 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     last = found.last
     length = left[last[-1], -1] - left[last[1], 0]
     assert sum(path.values()) == pytest.approx(length / 1e9, abs=1e-6)
+    assert min(path.values()) >= -1e-9
 
 
 @pytest.mark.parametrize("late", [{2, 3}, {1, 2}, {0, 1, 2, 3}, {3}])

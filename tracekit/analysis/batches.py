@@ -41,7 +41,7 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
         fetches = fetches.merge(each, on=["maker", "thread", "made_start_ns"], how="left")
     fetches = fetches.fillna({"reading_cpu_ns": 0, "sampling_ns": 0, "sampled": 0})
     by_worker = batches["worker"] >= 0
-    workers = _workers(run, process)
+    workers = started_workers(run, process)
     found = pd.concat([_by_workers(workers, batches[by_worker], fetches), _by_itself(batches[~by_worker], fetches)])
     found = found.sort_values(["process", "loader", "epoch", "index"], ignore_index=True)
     # What was made after it was had is another's: iterators of one name that were under way at once.
@@ -71,7 +71,7 @@ def _by_workers(workers: pd.DataFrame, batches: pd.DataFrame, fetches: pd.DataFr
     return batches.merge(fetches, on=[*per_worker, "turn"], how="left")
 
 
-def _workers(run: Run, process: int) -> pd.DataFrame:
+def started_workers(run: Run, process: int) -> pd.DataFrame:
     """The process (`maker`) of every worker that the loaders of a process started: `process`, `loader`, `first_epoch`,
     `worker`, and when all had been started (`ready_ns`)."""
     started = run.sql(

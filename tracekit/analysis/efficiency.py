@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.meetings import PHASES, Meetings
+from tracekit.analysis.awaited import MAKERS
+from tracekit.analysis.meetings import PHASES, Floats, Meetings
 
-TRANSFER, KEPT, NOT_FOLLOWED = "transfer", "kept from a CPU", "not followed"
+LOADING, TRANSFER, KEPT, NOT_FOLLOWED = "loading", "transfer", "kept from a CPU", "not followed"
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def efficiency(meetings: Meetings) -> Efficiency | None:
 
 def critical_path(meetings: Meetings) -> dict[str, float]:
     """What the path consists of, seconds: from leaving the first meeting to leaving the last one, at each meeting from
-    the rank that came last. By phase of the ranks on it; what these were kept from a CPU; transfer. It adds up to the
-    time that goes by on it."""
+    the rank that came last. By phase of the ranks on it, of loading what the makers of batches did by itself; what the
+    ranks were kept from a CPU; transfer. It adds up to the time that goes by on it."""
     if meetings.entered.shape[1] < 2:
         return {}
     last = meetings.last[1:]
@@ -60,9 +61,19 @@ def critical_path(meetings: Meetings) -> dict[str, float]:
     work = meetings.entered[last, at] - meetings.left[last, at - 1]
     known = ~np.isnan(kept)
     path = {phase: float(own[known, place].sum()) for place, phase in enumerate(PHASES)}
+    path |= _of_makers(own[known, PHASES.index(LOADING)], meetings.awaited[last, at][known])
+    path[LOADING] -= sum(path[f"{LOADING}, {done}"] for done in MAKERS)
     path[KEPT] = float(kept[known].sum())
     path[NOT_FOLLOWED] = float(work.sum()) - sum(path.values())
     # From here the path goes on with who comes last to the next meeting, when that one has left this one.
     follows = np.append(last[1:], last[-1])
     path[TRANSFER] = float((meetings.left[follows, at] - meetings.entered[last, at]).sum())
     return {part: taken / 1e9 for part, taken in path.items()}
+
+
+def _of_makers(loading: Floats, awaited: Floats) -> dict[str, float]:
+    """What the makers of batches did on the path, ns, in the time that went by `loading` (n) as they did `awaited`
+    (n, 2): of it all at most."""
+    whole = awaited.sum(axis=1)
+    part = np.minimum(np.divide(loading, whole, out=np.zeros_like(whole), where=whole > 0), 1.0)
+    return {f"{LOADING}, {done}": float((awaited[:, at] * part).sum()) for at, done in enumerate(MAKERS)}

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracekit.analysis.awaited import MAKERS, Awaited, done_until
 from tracekit.analysis.loop import WAITED_FOR
 from tracekit.analysis.people import Person, find_people
 from tracekit.run.reader import Run
@@ -38,7 +39,8 @@ _ENTERED = f"""
 @dataclass(frozen=True)
 class Way:
     """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, when it
-    `entered` and `left` (K), and what it had done by then, as in `_Path`; NaN where that was not followed."""
+    `entered` and `left` (K), and what it had done by then, as in `_Path`, NaN where that was not followed; and what it
+    had `awaited` by then (K, 2), as in `Awaited`."""
 
     who: Person
     group: str
@@ -47,6 +49,8 @@ class Way:
     left: Times
     done_entering: Floats
     done_leaving: Floats
+    awaited_entering: Floats
+    awaited_leaving: Floats
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class Meetings:
     (N, K) when it `entered` and `left`, Unix time in ns. `own`, (N, K, phase), ns: what the rank took from leaving the
     one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU, `kept`
     (N, K); of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN
-    where that was not followed, as before the first meeting."""
+    where that was not followed, as before the first meeting. Of its loading, who made the batches took so much for each
+    of `MAKERS`, `awaited` (N, K, 2)."""
 
     group: str
     attempt: int
@@ -66,6 +71,7 @@ class Meetings:
     own: Floats
     blocked: Floats
     kept: Floats
+    awaited: Floats
 
     @property
     def last(self) -> NDArray[np.intp]:
@@ -93,13 +99,14 @@ def find_ways(run: Run, who: Person) -> list[Way]:
     met = run.sql(_ENTERED).drop_duplicates(["group", "sequence"]) if who.rank >= 0 else pd.DataFrame()
     if met.empty:
         return []
-    path = _Path.of(run)
-    return [_way(who, str(group), rows, path) for group, rows in met.groupby("group")]
+    path, awaited = _Path.of(run), Awaited.of(run.of(who.process, *who.workers), who.process)
+    return [_way(who, str(group), rows, path, awaited) for group, rows in met.groupby("group")]
 
 
-def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path") -> Way:
-    came, went = rows["entered_ns"].to_numpy(np.int64), rows["left_ns"].to_numpy(np.int64)
-    return Way(who, group, rows["sequence"].to_numpy(np.int64), came, went, path.until(came), path.until(went))
+def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
+    sequence, came, went = (rows[name].to_numpy(np.int64) for name in ("sequence", "entered_ns", "left_ns"))
+    by_then = (each.until(moments) for each in (path, awaited) for moments in (came, went))
+    return Way(who, group, sequence, came, went, *by_then)
 
 
 def find_meetings(run: Run) -> Iterator[Meetings]:
@@ -129,7 +136,7 @@ def meetings_of(ways: Sequence[Way], people: Sequence[Person]) -> Iterator[Meeti
 def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Meetings:
     entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
-    kept = np.full(entered.shape, np.nan)
+    kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
         entered[at], left[at] = way.entered[places], way.left[places]
@@ -137,8 +144,9 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         took[took[:, _UNKNOWN, 0] > 0] = np.nan
         own[at, 1:], blocked[at, 1:] = took[:, : len(PHASES), 0], took[:, : len(PHASES), 1]
         kept[at, 1:] = took[:, _KEPT, 0]
+        awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
-    return Meetings(group, attempt, ranks, hosts, entered, left, own, blocked, kept)
+    return Meetings(group, attempt, ranks, hosts, entered, left, own, blocked, kept, awaited)
 
 
 @dataclass(frozen=True)
@@ -174,8 +182,6 @@ class _Path:
         followed yet, or not any more."""
         if len(self.times) < 2:
             return np.full((len(moments), *self.done.shape[1:]), np.nan)
-        flat = self.done.reshape(len(self.times), -1)
-        columns = [np.interp(moments, self.times, flat[:, at]) for at in range(flat.shape[1])]
-        found = np.stack(columns, axis=1).reshape(len(moments), *self.done.shape[1:])
+        found = done_until(self.times, self.done, moments)
         found[(moments < self.times[0]) | (moments > self.times[-1])] = np.nan
         return found

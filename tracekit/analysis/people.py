@@ -8,7 +8,7 @@ from tracekit.run.reader import Run
 @dataclass(frozen=True)
 class Person:
     """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none; `began_ns`
-    is Unix time."""
+    is Unix time; `workers` are the processes that its loaders started."""
 
     process: int
     role: str | None = None
@@ -16,6 +16,7 @@ class Person:
     attempt: int = 0
     host: str = ""
     began_ns: int | None = None
+    workers: tuple[int, ...] = ()
 
     @property
     def is_helper(self) -> bool:
@@ -40,10 +41,26 @@ def find_people(run: Run) -> list[Person]:
     """All processes that said who they are, in their order."""
     rows = run.sql(
         "SELECT process, coalesce(any_value(role), '') AS role, coalesce(max(rank), -1) AS rank, "
-        "coalesce(max(attempt), 0) AS attempt, coalesce(any_value(host), '') AS host, min(start_ns) AS start_ns "
+        "coalesce(max(attempt), 0) AS attempt, coalesce(any_value(host), '') AS host, min(start_ns) AS start_ns, "
+        "max(worker) AS worker "
         "FROM processes GROUP BY process ORDER BY process"
     )
+    workers = _workers(run) if (rows["worker"] >= 0).any() else {}
     return [
-        Person(int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns))
+        Person(
+            int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns),
+            tuple(workers.get(int(row.process), ())),
+        )
         for row in rows.itertuples(index=False)
-    ]
+    ]  # fmt: skip
+
+
+def _workers(run: Run) -> dict[int, list[int]]:
+    """By process, those that its loaders started, and others with a pid that was used again."""
+    rows = run.sql(
+        "SELECT DISTINCT workers.process, alive.process AS worker FROM workers "
+        "JOIN processes ON processes.process = workers.process "
+        "JOIN processes AS alive ON alive.pid = workers.pid AND alive.host = processes.host AND alive.worker >= 0 "
+        "WHERE workers.worker >= 0 ORDER BY ALL"
+    )
+    return {int(process): mine["worker"].astype(int).tolist() for process, mine in rows.groupby("process")}

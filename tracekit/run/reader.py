@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
 from threading import Lock
 
@@ -22,25 +23,26 @@ Parts = dict[str, dict[str, int]]  # by table, the names of its files and their 
 
 
 class Run:
-    """A recorded run, or what was recorded of one host or process of it. Parts that cannot be read are left out and
+    """A recorded run, or what was recorded of one host or of some processes. Parts that cannot be read are left out and
     named in `missing`."""
 
     def __init__(
-        self, path: Path, host: str | None = None, process: int | None = None, parts: Parts | None = None
+        self, path: Path, host: str | None = None, processes: tuple[int, ...] = (), parts: Parts | None = None
     ) -> None:
         self.path = path
-        self._host, self._process, self._given = host, process, parts
+        self._host, self._processes, self._given = host, processes, parts
         self._unreadable: list[Missing] = []
         self._one_at_a_time = Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         """What another process needs to open it."""
-        return Run, (self.path.absolute(), self._host, self._process, self._parts)
+        return Run, (self.path.absolute(), self._host, self._processes, self._parts)
 
-    def of(self, process: int) -> "Run":
-        """What was recorded of one process, -1 the machine. It is read by one thread: others may read others."""
+    def of(self, process: int, *others: int) -> "Run":
+        """What was recorded of one process, -1 the machine, and of others on its host. It is read by one thread: others
+        may read other processes."""
         host = self._host_of(process)
-        return Run(self.path, host, process, self._parts_on(host))
+        return Run(self.path, host, (process, *others), self._parts_on(host))
 
     def near(self, process: int) -> "Run":
         """What was recorded on the host of a process."""
@@ -126,7 +128,7 @@ class Run:
             "memory_limit": "2GB",
             "temp_directory": spill,
         }
-        if self._process is not None:
+        if self._processes:
             settings["threads"] = 1
         database = duckdb.connect(config=settings)
         for name, dataset in self._datasets.items():
@@ -144,7 +146,8 @@ class Run:
         if self._given is not None:
             self._expect(parts)
         rows = ds.dataset([str(part) for part in parts], schema=plain(name), format="parquet")
-        return rows if self._process is None else rows.filter(ds.field("process") == self._process)
+        wanted = [ds.field("process") == process for process in self._processes]
+        return rows.filter(reduce(or_, wanted)) if wanted else rows
 
     @cached_property
     def _parts(self) -> Parts:

@@ -76,6 +76,7 @@ parser.add_argument("--busy", action="store_true")
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--width", type=int, default=512)
 parser.add_argument("--batch", type=int, default=64)
+parser.add_argument("--workers", type=int, default=0)
 options = parser.parse_args()
 state = {"step": -1}
 dist.init_process_group("gloo")
@@ -87,7 +88,7 @@ if options.phase == "communication":
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 optimizer.register_step_pre_hook(lambda *_: late("optimizer"))
 took = []
-stream = batches(DataLoader(Samples(32 * options.batch, options.width), options.batch))
+stream = batches(DataLoader(Samples(32 * options.batch, options.width), options.batch, num_workers=options.workers))
 for number in range(options.steps):
     began = time.perf_counter()
     state["step"] = number
