@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def test_a_notebook_whose_event_loop_runs_has_workers_too(path: Path, alone: byt
         with workers, cluster(workers.scheduler_address) as each:
             return report_json(analyze(open_run(path), each))
 
-    assert asyncio.run(cell()) == alone
+    with ThreadPoolExecutor(1) as thread:  # this one may have a loop of the browser's
+        assert thread.submit(asyncio.run, cell()).result() == alone
 
 
 def test_the_command_takes_workers_of_its_own_or_those_of_a_scheduler(path: Path, alone: bytes) -> None:
