@@ -49,10 +49,12 @@ class _Sort:
 
 @dataclass
 class _Pass:
-    """The buckets of one model in the backward pass that is under way, and how many the one before had."""
+    """The buckets of one model in the backward pass that is under way, and how many the one before had. `sort` is that
+    of the last one that was looked at."""
 
     seen: int = 0
     before: int = -1
+    sort: _Sort | None = None
 
 
 class Buckets:
@@ -68,10 +70,13 @@ class Buckets:
         self._all_used, self._some_unused = spool.intern(ALL_USED), spool.intern(SOME_UNUSED)
         self._configurations: deque[dict[str, object]] = deque(maxlen=_MOST_MODELS)
         self._distributed: Any = None
+        self._unseen: Any = None  # within it no mode of the program's sees what we ask of tensors
 
     def hook(self, module: ModuleType) -> None:
         """`module` is torch.nn.parallel.distributed, which finds the reducer in torch.distributed."""
-        distributed, ddp = module.dist, module.DistributedDataParallel
+        import torch
+
+        distributed, ddp, self._unseen = module.dist, module.DistributedDataParallel, torch._C.DisableTorchFunction
         if not hasattr(distributed, "Reducer"):
             return
         self._group_class = _group_class(distributed.ProcessGroup, self)
@@ -112,15 +117,31 @@ class Buckets:
             )
             return value
 
+    def _holds_gradients(self, tensor: Any) -> bool:
+        with self._unseen():
+            return bool(tensor.is_floating_point() or tensor.is_complex())
+
+    def passed_by(self, state: _Pass, tensors: Any) -> bool:
+        """Whether what the reducer is about to send is a bucket of a step that is not followed. It is counted."""
+        try:
+            phases, sort = self._agent.phases, state.sort
+            if phases is None or phases.follows or sort is None or self._is_off:
+                return False
+            if not self._holds_gradients(tensors[0]):
+                return False
+            self._enter(self._bucket, sort)
+            return True
+        except Exception as error:
+            self._agent.fail("collectives", error)
+            return False
+
     def op_of(self, tensors: Any) -> int:
         """What the reducer is about to send: a bucket, or which parameters this rank has used in the pass."""
         try:
-            import torch
-
-            with torch._C.DisableTorchFunction():
-                tensor = tensors[0]
-                if tensor.is_floating_point() or tensor.is_complex():
-                    return self._bucket
+            tensor = tensors[0]
+            if self._holds_gradients(tensor):
+                return self._bucket
+            with self._unseen():
                 if tensor.device.type != "cpu":
                     return self._used
                 # Without an operator, which a profiler or a mode of the program's would see.
@@ -135,33 +156,42 @@ class Buckets:
         try:
             begun, sort = clock(), self._sort(group, tensors[0])
             is_bucket = op == self._bucket
-            how = self._number(state) if is_bucket else ASYNC_CALL
+            how = self._number(state, sort) if is_bucket else ASYNC_CALL
             self._add(op, sort, ready, ready, how, work.is_completed)
             if is_bucket and state.seen == state.before and self._agent.phases is not None:
                 self._agent.phases.enter(COMMUNICATION)  # all gradients are there, as far as is known
-            self._agent.governor.spent_ns += clock() - begun
+            self._spent(clock() - begun)
         except Exception as error:
             self._agent.fail("collectives", error)
 
-    def _sort(self, group: Any, tensor: Any) -> _Sort:
-        import torch
+    def _spent(self, ns: int) -> None:
+        if self._agent.phases is not None:
+            self._agent.phases.spent(ns)
+        else:
+            self._agent.governor.spent_ns += ns
 
-        with torch._C.DisableTorchFunction():  # no mode of the program's sees what we ask
+    def _sort(self, group: Any, tensor: Any) -> _Sort:
+        with self._unseen():
             dtype = str(tensor.dtype).removeprefix("torch.")
             size, on_device = tensor.numel() * tensor.element_size(), tensor.device.type != "cpu"
         spool, name = self._agent.spool, self._groups.name(group)
         return _Sort(name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
 
-    def _number(self, state: _Pass) -> int:
-        state.seen += 1
+    def _number(self, state: _Pass, sort: _Sort) -> int:
+        state.seen, state.sort = state.seen + 1, sort
         return BUCKET + min(state.seen - 1, _MOST_BUCKETS)
 
     def _add(self, op: int, sort: _Sort, ready: int, begun: int, how: int, is_done: Callable[[], bool]) -> None:
+        sequence = self._enter(op, sort)
+        self._in_flight.look()
+        self._in_flight.add(Sent(op, ready, begun, sort.words, sequence, sort.size, how, sort.on_device), is_done)
+
+    def _enter(self, op: int, sort: _Sort) -> int:
+        """Count it, and have it told should the rank never come out of it."""
         sequence = self._groups.next_sequence(sort.group)
         if self._collectives.entered is not None:
             self._collectives.entered.begin(op, sort.words, sequence)
-        self._in_flight.look()
-        self._in_flight.add(Sent(op, ready, begun, sort.words, sequence, sort.size, how, sort.on_device), is_done)
+        return sequence
 
     def _backward_ended(self) -> None:
         try:
@@ -193,6 +223,8 @@ class Buckets:
         self._passes.append(state)
 
         def hook(of_program: Any, bucket: Any) -> Any:
+            if self.passed_by(state, (bucket.buffer(),)):
+                return original(of_program, bucket)
             phases, ready = self._agent.phases, clock()
             if phases is not None:
                 phases.enter(COMMUNICATION)
@@ -205,10 +237,9 @@ class Buckets:
                     phases.leave(COMMUNICATION)
             if not self._is_off:
                 try:
-                    self._add(
-                        self._bucket, self._sort(group, bucket.buffer()), ready, begun, self._number(state), future.done
-                    )
-                    self._agent.governor.spent_ns += clock() - begun
+                    sort = self._sort(group, bucket.buffer())
+                    self._add(self._bucket, sort, ready, begun, self._number(state, sort), future.done)
+                    self._spent(clock() - begun)
                 except Exception as error:
                     self._agent.fail("collectives", error)
             return future
@@ -291,6 +322,8 @@ def _group_class(base: Any, buckets: Buckets) -> Any:
                 self._register_backend(device, kind, backend)
 
         def allreduce(self, tensors: Any, *options: Any) -> Any:
+            if buckets.passed_by(self._state, tensors):
+                return self._group.allreduce(tensors, *options)
             op, ready = buckets.op_of(tensors), clock()
             work = self._group.allreduce(tensors, *options)
             buckets.reduced(self._group, self._state, tensors, op, ready, work)

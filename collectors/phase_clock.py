@@ -33,6 +33,8 @@ _UNNOTICED_NS = 20_000
 # The first steps are followed whatever it costs, some 0.1 s in all: what a change costs is known then, and a short run
 # tells who was late.
 _FIRST_STEPS = 256
+# Behind them so many on end or none: what a rank did between two meetings is known where both steps were followed.
+_ON_END = 16
 # Which steps are followed must be the same on all ranks, and no rank must fall into step with them: by a hash.
 _SPREAD, _RANGE = 0x9E3779B1, 1 << 32
 
@@ -48,9 +50,10 @@ class PhaseClock:
         }
         self._thread = get_ident()
         self.by_calls = True  # outermost module calls are the forward pass, as nothing else says where that is
-        self._open: list[str] = []
-        self._step = -1
-        self._follows, self._followed = True, 0
+        self._open: list[str] = []  # none of a step that is not followed
+        self._step, self._block = -1, -1
+        self.follows = True  # this step: its phases, and the buckets that are sent in it
+        self._followed = 0
         self._spent_ns = 0  # in this step
         self._away_ns, self._waited_ns = 0, -1  # when it was asked last: time off the CPU, and of it waiting for one
         self._costs: deque[int] = deque(maxlen=_FIRST_STEPS)  # of steps that were followed
@@ -61,7 +64,7 @@ class PhaseClock:
 
     def enter(self, phase: str) -> None:
         """The loop goes into a phase, from which it comes back."""
-        if get_ident() == self._thread:
+        if get_ident() == self._thread and self._in_followed_step():
             if phase in (LOADING, OPTIMIZER) and phase in self._open:  # it was left by an exception
                 del self._open[self._open.index(phase) :]
             self._open.append(phase)
@@ -69,7 +72,7 @@ class PhaseClock:
 
     def leave(self, phase: str) -> None:
         """It has come back, also out of what was entered meanwhile and never left."""
-        if get_ident() == self._thread and phase in self._open:
+        if get_ident() == self._thread and self._in_followed_step() and phase in self._open:
             while self._open.pop() != phase:
                 pass
             self._change(self._open[-1] if self._open else OTHER)
@@ -90,23 +93,32 @@ class PhaseClock:
             os.close(self._schedstat)
             self._schedstat = -1
 
+    def spent(self, ns: int) -> None:
+        """What following this step has cost."""
+        ns = min(ns, _LONGEST_NS)
+        self._spent_ns += ns
+        self._agent.governor.spent_ns += ns
+
+    def _in_followed_step(self) -> bool:
+        if self._agent.governor.steps != self._step:
+            self._begin_step()
+        return self.follows
+
+    def _begin_step(self) -> None:
+        self._step = self._agent.governor.steps
+        if self.follows and self._spent_ns:
+            self._costs.append(self._spent_ns)
+        self._spent_ns = 0
+        followed, self.follows = self.follows, self._is_followed()
+        self._followed += self.follows
+        if followed and not self.follows:
+            self._open.clear()
+            self._note(NOT_KNOWN, clock())
+
     def _change(self, phase: str) -> None:
         began = clock()
-        governor = self._agent.governor
-        if governor.steps != self._step:
-            self._step = governor.steps
-            if self._follows and self._spent_ns:
-                self._costs.append(self._spent_ns)
-            self._spent_ns = 0
-            followed, self._follows = self._follows, self._is_followed()
-            self._followed += self._follows
-            if followed and not self._follows:
-                self._note(NOT_KNOWN, began)
-        if self._follows:
-            self._note(phase, began)
-        spent = min(clock() - began, _LONGEST_NS)
-        self._spent_ns += spent
-        governor.spent_ns += spent
+        self._note(phase, began)
+        self.spent(clock() - began)
 
     def _note(self, phase: str, now: int) -> None:
         cpu = cpu_clock()
@@ -116,12 +128,15 @@ class PhaseClock:
         self._agent.spool.note((self._words[phase], tid, now, now, cpu, self._waited_ns, 0, 0, 0, 0, _CHANGE))
 
     def _is_followed(self) -> bool:
-        governor = self._agent.governor
+        governor, block = self._agent.governor, self._step // _ON_END
         if self._followed < _FIRST_STEPS:
             return True
+        if block == self._block:
+            return self.follows
+        self._block = block
         allowed = governor.typical_step_ns * governor.budget * _SHARE
         cost = sorted(self._costs)[len(self._costs) // 2]
-        return self._step * _SPREAD % _RANGE < allowed / cost * _RANGE
+        return block * _SPREAD % _RANGE < allowed / cost * _RANGE
 
     def _delayed(self) -> int:
         # At a place: should the program have closed our file and opened another one, nothing of that is lost.

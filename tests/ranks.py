@@ -44,10 +44,12 @@ def ranks_run(
     bucket_bytes: tuple[int, int] = (4, 4),
     hosts: int = 1,
     made_with: float | None = None,
+    left_out: Callable[[int], bool] = lambda step: False,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
-    each rank is seen to make its batches, and computes for so much of that time."""
+    each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
+    phases nor buckets are recorded."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
@@ -56,7 +58,8 @@ def ranks_run(
 
     def spend(rank: int, step: int, phase: str, ms: float) -> None:
         tape = tapes[rank]
-        tape.change(phase, cpu[rank], delayed[rank])
+        if not left_out(step):
+            tape.change(phase, cpu[rank], delayed[rank])
         took = ms + longer(rank, step, phase)
         tape.gap(took)
         cpu[rank] += ns(took) if computes else 0
@@ -78,13 +81,14 @@ def ranks_run(
             tape.add("spans", start, tape.now, kind="layer", name="Model", layer=0, depth=0, direction="forward")
             start = tape.now
             spend(rank, step, "backward", BACKWARD)
-            tape.change("communication", cpu[rank], delayed[rank])
+            if not left_out(step):
+                tape.change("communication", cpu[rank], delayed[rank])
             begun.append((start, tape.now))
         left = max(tape.now for tape in tapes) + ns(TRANSFER)
         for rank, tape in enumerate(tapes):
             start, entered = begun[rank]
             early = start + (entered - start) // 2
-            if not missing(rank, step):
+            if not missing(rank, step) and not left_out(step):
                 tape.met(early, early, left, 2 * step, bucket=0, is_async=True, bytes=bucket_bytes[0])
                 tape.met(entered, entered, left, 2 * step + 1, bucket=1, is_async=True, bytes=bucket_bytes[1])
             tape.now = left
@@ -92,5 +96,6 @@ def ranks_run(
             start = tape.now
             spend(rank, step, "optimizer", OPTIMIZER)
             tape.add("spans", start, tape.now, kind="phase", name="optimizer", layer=0)
-            tape.change("other", cpu[rank], delayed[rank])
+            if not left_out(step):
+                tape.change("" if left_out(step + 1) else "other", cpu[rank], delayed[rank])
     return open_run(make_run(path, tapes))

@@ -110,9 +110,11 @@ def _expect_tracekit(client: "Client") -> None:
 
 
 def _local(workers: int | None, resources: ExitStack) -> "Client":
+    import dask
     from distributed import Client, LocalCluster
 
     scratch = resources.enter_context(TemporaryDirectory(prefix="tracekit-dask-", ignore_cleanup_errors=True))
+    resources.enter_context(dask.config.set({"temporary-directory": scratch}))
     with _deaf_to_ctrl_c():  # as the workers are then: we end them
         made = LocalCluster(
             n_workers=workers or len(os.sched_getaffinity(0)),

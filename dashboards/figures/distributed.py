@@ -93,11 +93,13 @@ def efficiency_figure(tree: Mapping[str, float]) -> go.Figure:
 
 
 def middle_of(meetings: Meetings, count: int) -> tuple[int, int]:
-    """The first and last of so many meetings in the middle of the run."""
+    """The first and last of so many meetings in the middle of the run, between which no step was left out."""
     known = np.flatnonzero(meetings.followed)
     middle = int(known[len(known) // 2]) if len(known) else meetings.entered.shape[1] // 2
-    first = max(middle - count // 2, 0)
-    return first, min(first + count, meetings.entered.shape[1] - 1)
+    stretches = [(int(begin), int(end)) for begin, end in zip(*meetings.stretches, strict=True)]
+    begin, end = next((each for each in stretches if each[0] <= middle <= each[1]), (middle, middle))
+    first = max(min(middle - count // 2, end - count), begin)
+    return first, min(first + count, end)
 
 
 def buckets_figure(buckets: BucketSummary) -> go.Figure:

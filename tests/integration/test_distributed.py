@@ -115,11 +115,37 @@ def test_the_rank_and_phase_of_a_planted_delay_are_named(phase: str, late: str, 
         assert {each.evidence["rank"] for each in causes if each.evidence["phase"] == phase} == {0, 1}
 
 
+def test_of_very_short_steps_some_are_left_out_whole(tmp_path: Path) -> None:
+    """GIVEN steps that are shorter than what it would cost to follow all of them."""
+    command = torchrun(2, "late_ranks.py", "--steps", "1500", "--width", "64", "--batch", "4")
+    without, done = plain(command), record(command, tmp_path / "run")
+    assert without.returncode == done.code == 0, without.stderr + done.err
+    assert done.out.split()[0] == without.stdout.split()[0]
+    rows = done.run.sql(
+        "SELECT process, bucket, bytes, sequence, row_number() OVER (PARTITION BY process ORDER BY ready_ns) AS number"
+        " FROM collectives WHERE bucket >= 0 ORDER BY process, ready_ns"
+    )
+    for _, mine in rows.groupby("process"):
+        passes = mine.groupby((mine["bucket"] == 0).cumsum())
+        assert 256 <= len(passes) < 1000
+        assert passes["bytes"].sum().nunique() == 1  # each pass is there as a whole
+        assert mine["sequence"].is_monotonic_increasing and mine["sequence"].max() > len(mine)
+    both_ranks = rows.groupby("sequence").agg({"process": "nunique", "bytes": "nunique", "bucket": "nunique"})
+    assert (both_ranks["bytes"] == 1).all() and (both_ranks["bucket"] == 1).all()
+    assert (both_ranks["process"] == 2).sum() >= 256
+    report = analyze(done.run)
+    (group,) = [each for each in report.ranks if each.group == "world"]
+    assert group.followed > 0.9
+    tree = group.efficiency
+    assert tree["load balance"] * tree["serialization"] * tree["transfer"] == pytest.approx(tree["parallel"])
+    assert {phase.name: phase.share for phase in report.steps.phases}["communication"] > 0.05
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_critical_path_goes_on_through_who_makes_the_batches(workers: int, tmp_path: Path) -> None:
-    """GIVEN a rank that sleeps for 20 ms for each batch, in a worker or itself."""
-    planted = ["--phase", "loading", "--ms", "20", "--steps", "64", "--workers", str(workers)]
+    """GIVEN a rank that sleeps for 40 ms for each batch, in a worker or itself."""
+    planted = ["--phase", "loading", "--ms", "40", "--steps", "64", "--width", "128", "--workers", str(workers)]
     done = record(torchrun(2, "late_ranks.py", *planted), tmp_path / "run")
     assert done.code == 0, done.err
     path = next(each.path for each in analyze(done.run).ranks if each.group == "world")

@@ -153,6 +153,14 @@ def test_where_there_is_no_run(tmp_path: Path, arguments: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_run_whose_name_is_no_text_is_told_in_one_line(tmp_path: Path) -> None:
+    name = os.fsdecode(b"r\xff")
+    make_run(tmp_path / "run").rename(tmp_path / name)
+    done = tracekit("analyze", name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tracekit: r\\xff: its name is not UTF-8, as reports are; rename it\n"
+
+
 def test_config_show(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.tracekit]\nsample_hz = 5\n")
     done = tracekit("config", "show", cwd=tmp_path, TRACEKIT_OVERHEAD="2.5")

@@ -318,7 +318,7 @@ def test_ranks_that_the_environment_does_not_tell_of_change_their_counts_togethe
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
     """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""
     studied = tracekit(
-        "study", "threads", "--budget", "75s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "400"
+        "study", "threads", "--budget", "65s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "400"
     )
     assert studied.returncode == 0, studied.stderr
     study = json.loads(studied.stdout)
@@ -372,7 +372,7 @@ def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path:
 def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
     """GIVEN a program of one thread that is too short to be explored WHEN two are faster THEN these are recommended."""
     studied = run(
-        *TRACEKIT, "study", "threads", "--budget", "60s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "14",
+        *TRACEKIT, "study", "threads", "--budget", "35s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "14",
         environment={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert studied.returncode == 0, studied.stderr
@@ -387,7 +387,7 @@ def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
 def test_verify_requires_what_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(
-        "verify", "--require", "faster", "--budget", "30s", "--json", "-o", str(tmp_path / "study"),
+        "verify", "--require", "faster", "--budget", "20s", "--json", "-o", str(tmp_path / "study"),
         str(tmp_path / "worse.toml"), "--", *PLANTED, "40",
     )  # fmt: skip
     assert verified.returncode == 1, verified.stderr

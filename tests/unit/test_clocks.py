@@ -20,7 +20,8 @@ def met(hosts: list[str], seed: int = 0, transfer_ns: int = ONE_WAY_NS) -> Meeti
     entered = steps + random.integers(0, STEP_NS // 4, (len(hosts), MEETINGS))
     left = entered.max(axis=0) + transfer_ns + random.exponential(30_000, entered.shape).astype(np.int64)
     own = np.full((*entered.shape, len(PHASES)), np.nan)
-    return Meetings("world", 0, list(range(len(hosts))), hosts, entered, left, own, own, own[:, :, 0], own)
+    sequence, ranks = np.arange(MEETINGS), list(range(len(hosts)))
+    return Meetings("world", 0, ranks, hosts, sequence, sequence > 0, entered, left, own, own, own[:, :, 0], own)
 
 
 def planted(meetings: Meetings, host: str, offset_ns: int, ppm: float) -> Meetings:

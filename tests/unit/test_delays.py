@@ -134,22 +134,46 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     own[:, 1:] = 0
     own[:, 1:, 2] = work[:, 1:] // 2
     own[:, 1:, 0] = work[:, 1:] - own[:, 1:, 2]
-    kept, hosts = np.zeros((ranks, count)), ["node0"] * ranks
+    kept, hosts, at = np.zeros((ranks, count)), ["node0"] * ranks, np.arange(count)
+    seen = (at > 0) & (random.random(count) < 0.8)
+    seen[1] = True
     awaited = own[:, :, :1] * random.random((ranks, count, 2))  # more than all of the loading, now and then
-    found = Meetings("world", 0, list(range(ranks)), hosts, entered, left, own, np.zeros_like(own), kept, awaited)
+    own[:, ~seen] = np.nan
+    blocked = np.zeros_like(own)
+    found = Meetings("world", 0, list(range(ranks)), hosts, at, seen, entered, left, own, blocked, kept, awaited)
     shared = efficiency(found)
     assert shared is not None
-    took = (left[:, -1].max() - left[:, 0].min()) / 1e9
-    useful = work[:, 1:].sum(axis=1).mean() / 1e9
+    stretches = list(zip(*found.stretches, strict=True))
+    assert sum(end - begin for begin, end in stretches) == seen.sum()
+    took = sum(left[:, end].max() - left[:, begin].min() for begin, end in stretches) / 1e9
+    useful = work[:, seen].sum(axis=1).mean() / 1e9
     assert shared.seconds == pytest.approx(took)
     assert shared.parallel == pytest.approx(useful / took, rel=1e-3)
     assert shared.load_balance * shared.serialization * shared.transfer == pytest.approx(shared.parallel)
     assert max(shared.load_balance, shared.serialization, shared.transfer) <= 1 + 1e-9
     path = critical_path(found)
     last = found.last
-    length = left[last[-1], -1] - left[last[1], 0]
+    length = sum(left[last[end], end] - left[last[begin + 1], begin] for begin, end in stretches)
     assert sum(path.values()) == pytest.approx(length / 1e9, abs=1e-6)
     assert min(path.values()) >= -1e-9
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_steps_that_are_left_out_change_neither_who_is_named_nor_the_shares(in_turns: bool, tmp_path: Path) -> None:
+    """GIVEN 16 of every 80 steps THEN as much is said of them as of all."""
+    late = both(delay("forward", SHARE * STEP_MS, lambda step: step % 3 if in_turns else 2), noise(0.002))
+    whole = analyze(ranks_run(tmp_path / "whole", 3, 800, late))
+    part = analyze(ranks_run(tmp_path / "part", 3, 800, late, left_out=lambda step: step // 16 % 5 > 0))
+    (of_all,), (of_part,) = whole.ranks, part.ranks
+    assert of_part.meetings == of_all.meetings / 5 and of_part.followed == of_all.followed == 1
+    assert of_part.seconds == pytest.approx(of_all.seconds * 15 / 16 / 5, rel=0.02)
+    for share in ("waited", "transfer"):
+        assert getattr(of_part, share) == pytest.approx(getattr(of_all, share), rel=0.05)
+    assert of_part.efficiency == pytest.approx(of_all.efficiency, rel=0.02)
+    named = [{(each.rank, each.phase, each.always) for each in group.delays} for group in (of_all, of_part)]
+    assert named[0] == named[1] == {(rank, "forward", not in_turns) for rank in ({0, 1, 2} if in_turns else {2})}
+    shares = [{phase.name: phase.share for phase in report.steps.phases} for report in (whole, part)]
+    assert shares[1] == pytest.approx(shares[0], abs=0.01)
 
 
 @pytest.mark.parametrize("late", [{2, 3}, {1, 2}, {0, 1, 2, 3}, {3}])

@@ -1,5 +1,6 @@
 """What is noted in a rank: changes of phase, and communication until it is found done."""
 
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,7 @@ def test_of_short_steps_only_as_many_are_followed_as_the_budget_pays_for(monkeyp
     clock.stop()
 
 
-def test_ranks_follow_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_follow_the_same_steps_many_on_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def followed(step_ns: int) -> set[int]:
         agent: Any = Agent(monkeypatch, step_ns)
         clock, seen = PhaseClock(agent), set()
@@ -105,12 +106,34 @@ def test_ranks_follow_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             clock.leave(FORWARD)
             if FORWARD in [agent.words[record[0]] for record in agent.noted[before:]]:
                 seen.add(step)
+            assert clock.follows == (step in seen)
         clock.stop()
         return seen
 
-    slow, fast = followed(400_000), followed(200_000)
-    assert len(fast) < len(slow)
-    assert fast - set(range(512)) <= slow  # nested, but for the first ones
+    slow, fast = followed(200_000), followed(100_000)
+    assert set(range(256)) <= fast < slow
+    for seen in (slow, fast):
+        blocks = Counter(step // 16 for step in seen)
+        assert 20 < len(blocks) < 100 and set(blocks.values()) == {16}
+
+
+def test_what_a_step_that_is_not_followed_is_left_in_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN steps that end in the optimizer, and one whose backward pass was never left THEN what follows the gap is
+    told of its phases from its first one on."""
+    agent: Any = Agent(monkeypatch, step_ns=1)
+    clock = PhaseClock(agent)
+    for step in range(258):
+        clock.enter(BACKWARD)
+        clock.enter(OPTIMIZER)
+        agent.governor.steps = step + 1
+        clock.leave(OPTIMIZER)
+    assert agent.phases()[-3:] == [BACKWARD, OPTIMIZER, NOT_KNOWN]
+    agent.governor.typical_step_ns = 1 << 40
+    agent.governor.steps = 1000
+    clock.enter(FORWARD)
+    clock.leave(FORWARD)
+    assert agent.phases()[-3:] == [NOT_KNOWN, FORWARD, OTHER]
+    clock.stop()
 
 
 def test_communication_is_noted_when_it_is_found_done(agent: Any) -> None:

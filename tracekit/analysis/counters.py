@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.analysis.intervals import Intervals, Times, intersect, subtract, union
-from tracekit.analysis.loop import without_calls
+from tracekit.analysis.loop import without_phases
 from tracekit.analysis.phases import PHASES, phase_times
 from tracekit.analysis.steps import Steps
 from tracekit.run.counter_names import describe
@@ -132,7 +132,7 @@ def _describe(counter: str) -> tuple[str, bool] | None:
 def _all_phases(steps: Steps, process: int, window: tuple[int, int]) -> dict[str, Intervals]:
     """When each phase was on, as far as that is known; "whole" is the time of all steps."""
     whole = union(np.array([window[0]]), np.array([window[1]]))
-    loop = subtract(whole, without_calls(steps.evidence[process]))
+    loop = subtract(whole, without_phases(steps.evidence[process]))
     loop = loop if len(loop) else whole
     times = {phase: intersect(when, loop) for phase, when in phase_times(steps.loop_rows(process)).items()}
     rest = loop

@@ -58,7 +58,7 @@ def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
     """Whose delays the ranks of a group waited for. `step_ns` is the usual step."""
     known = meetings.followed
     blame = _blamed(meetings, known)
-    waited = float(meetings.waited[:, 1:].sum())
+    waited = float(meetings.waited[:, meetings.seen].sum())
     explained = float(meetings.waited[:, known].sum())
     by_rank = np.stack([np.bincount(blame.last, phase, len(meetings.ranks)) for phase in blame.phases.T], axis=1)
     delays = [] if not explained else [
@@ -115,18 +115,19 @@ def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
 def _than_the_others(meetings: Meetings, step_ns: float) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
     """By kind, and place of a rank and a phase: by how much longer that took than the others' on average, as a share of
     the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns."""
-    ranks, each = len(meetings.ranks), _meetings_of_a_step(meetings.left[0], step_ns)
+    ranks = len(meetings.ranks)
+    steps, place = np.unique(_steps(meetings, step_ns), return_inverse=True)
     kinds: dict[str, Callable[[int], Floats]] = {
         "blocked": lambda rank: meetings.blocked[rank],
         "computing": lambda rank: meetings.own[rank] - meetings.blocked[rank],
     }
     for by, times in kinds.items():
-        whole = np.asarray(sum(_by_step(times(rank), each) for rank in range(ranks)))
-        numbers = np.flatnonzero(~np.isnan(whole).any(axis=1))
-        turn = numbers % ranks
+        whole = np.asarray(sum(_by_step(times(rank), place) for rank in range(ranks)))
+        known = np.flatnonzero(~np.isnan(whole).any(axis=1))
+        turn = steps[known] % ranks
         for rank in range(ranks):
-            own = _by_step(times(rank), each)[numbers]
-            longer = (own * ranks - whole[numbers]) / (ranks - 1) / step_ns
+            own = _by_step(times(rank), place)[known]
+            longer = (own * ranks - whole[known]) / (ranks - 1) / step_ns
             for phase in range(len(PHASES)):
                 yield by, rank, phase, longer[:, phase], turn
 
@@ -168,16 +169,23 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
     return blame
 
 
-def _meetings_of_a_step(left: NDArray[np.int64], step_ns: float) -> int:
-    """How many meetings there are in a step, given when a rank left each."""
-    within = np.searchsorted(left, left + step_ns * (1 - _SLACK)) - np.arange(len(left))
-    return max(int(np.median(within)), 1)
+def _steps(meetings: Meetings, step_ns: float) -> NDArray[np.int64]:
+    """The number of the step of each meeting, as a group does as much together in every step."""
+    left, sequence = meetings.left[0], meetings.sequence
+    after = np.searchsorted(left, left + step_ns * (1 - _SLACK))
+    is_there = after < len(left)
+    done = sequence[after[is_there]] - sequence[is_there]
+    return np.asarray((sequence - sequence[0]) // (max(int(np.median(done)), 1) if len(done) else 1))
 
 
-def _by_step(times: Floats, each: int) -> Floats:
-    """The times (K, phase) of a rank, so many meetings taken together."""
-    whole = len(times) // each * each
-    return times[:whole].reshape(-1, each, times.shape[1]).sum(axis=1)
+def _by_step(times: Floats, place: NDArray[np.intp]) -> Floats:
+    """The times (K, phase) of a rank in each step, given the `place` of that of each meeting; NaN where one lacks a
+    meeting."""
+    counts = np.bincount(place)
+    whole = np.zeros((len(counts), times.shape[1]))
+    np.add.at(whole, place, times)
+    whole[counts != np.bincount(counts).argmax()] = np.nan
+    return whole
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:

@@ -37,11 +37,13 @@ class Efficiency:
 
 
 def efficiency(meetings: Meetings) -> Efficiency | None:
-    """From the first meeting of a group to its last; None of less than two."""
-    if meetings.entered.shape[1] < 2:
+    """From the first meeting of a group to its last, as far as all was recorded; None of less than two."""
+    at = np.flatnonzero(meetings.seen)
+    if not len(at):
         return None
-    useful = np.maximum(meetings.entered[:, 1:] - meetings.left[:, :-1], 0)
-    took = int(meetings.left[:, -1].max() - meetings.left[:, 0].min())
+    useful = np.maximum(meetings.entered[:, at] - meetings.left[:, at - 1], 0)
+    begins, ends = meetings.stretches
+    took = int((meetings.left[:, ends].max(axis=0) - meetings.left[:, begins].min(axis=0)).sum())
     of_rank, ideal = useful.sum(axis=1), int(useful.max(axis=0).sum())
     busiest = int(of_rank.max())
     if not busiest or not ideal or took <= 0:
@@ -50,13 +52,13 @@ def efficiency(meetings: Meetings) -> Efficiency | None:
 
 
 def critical_path(meetings: Meetings) -> dict[str, float]:
-    """What the path consists of, seconds: from leaving the first meeting to leaving the last one, at each meeting from
-    the rank that came last. By phase of the ranks on it, of loading what the makers of batches did by itself; what the
-    ranks were kept from a CPU; transfer. It adds up to the time that goes by on it."""
-    if meetings.entered.shape[1] < 2:
+    """What the path consists of, seconds: from leaving the first meeting to leaving the last one, as far as all was
+    recorded, at each meeting from the rank that came last. By phase of the ranks on it, of loading what the makers of
+    batches did by itself; what the ranks were kept from a CPU; transfer. It adds up to the time that goes by on it."""
+    at = np.flatnonzero(meetings.seen)
+    if not len(at):
         return {}
-    last = meetings.last[1:]
-    at = np.arange(1, meetings.entered.shape[1])
+    last = meetings.last[at]
     own, kept = meetings.own[last, at], meetings.kept[last, at]
     work = meetings.entered[last, at] - meetings.left[last, at - 1]
     known = ~np.isnan(kept)
@@ -66,7 +68,7 @@ def critical_path(meetings: Meetings) -> dict[str, float]:
     path[KEPT] = float(kept[known].sum())
     path[NOT_FOLLOWED] = float(work.sum()) - sum(path.values())
     # From here the path goes on with who comes last to the next meeting, when that one has left this one.
-    follows = np.append(last[1:], last[-1])
+    follows = np.where(np.append(np.diff(at) == 1, False), np.roll(last, -1), last)
     path[TRANSFER] = float((meetings.left[follows, at] - meetings.entered[last, at]).sum())
     return {part: taken / 1e9 for part, taken in path.items()}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracekit.analysis.intervals import Intervals, Times, union
+from tracekit.analysis.intervals import Intervals, Times, join, union
 from tracekit.run.reader import Run
 
 
@@ -21,6 +21,7 @@ class What(IntEnum):
     BATCH = 4  # the wait for a batch
     COLLECTIVE = 5  # communication that is waited for
     CALLS_SEEN = 6  # from here on module calls are recorded (`which` 1) or left out (0)
+    FOLLOWED = 7  # from here on the steps of a rank, with its communication, are followed (`which` 1) or left out (0)
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,10 @@ _EVIDENCE = f"""
     UNION ALL
     SELECT process, thread, start_ns, start_ns + duration_ns, -1, {What.COLLECTIVE:d}
     FROM ({WAITED_FOR})
+    UNION ALL
+    SELECT process, thread, start_ns, start_ns, (phase <> '')::BIGINT, {What.FOLLOWED:d} FROM (
+        SELECT *, lag(phase) OVER (PARTITION BY process, thread ORDER BY start_ns) AS before FROM changes
+    ) WHERE phase = '' OR before = ''
 """
 
 
@@ -101,12 +106,15 @@ def loop_evidence(run: Run) -> dict[int, Rows]:
     return evidence
 
 
-def without_calls(rows: Rows) -> Intervals:
-    """When a process ran without its module calls being recorded, given all its evidence."""
-    marks = rows.of(What.CALLS_SEEN)
-    end = np.iinfo(np.int64).max
+def without_phases(rows: Rows) -> Intervals:
+    """When a process ran without all that tells its phases being recorded, given all its evidence."""
+    return join(_left_out(rows.of(What.CALLS_SEEN)), _left_out(rows.of(What.FOLLOWED)))
+
+
+def _left_out(marks: Rows) -> Intervals:
     left_out = marks.which == 0
-    return union(marks.starts[left_out], np.append(marks.starts[1:], end)[left_out] if len(marks) else marks.starts)
+    ends = np.append(marks.starts[1:], np.iinfo(np.int64).max) if len(marks) else marks.starts
+    return union(marks.starts[left_out], ends[left_out])
 
 
 def _loader_workers(run: Run) -> set[int]:

@@ -55,8 +55,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Meetings:
-    """The meetings of one group in one attempt of the job: `ranks` (N), their `hosts` (N), and by rank and meeting
-    (N, K) when it `entered` and `left`, Unix time in ns. `own`, (N, K, phase), ns: what the rank took from leaving the
+    """The meetings of one group in one attempt of the job, by their `sequence` among all that the group has done
+    together (K): `ranks` (N), their `hosts` (N), and by rank and meeting (N, K) when it `entered` and `left`, Unix time
+    in ns. `seen` (K): whether everything from the one before on was recorded, and no step left out; of the first one it
+    is not. `own`, (N, K, phase), ns: what the rank took from leaving the
     one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU, `kept`
     (N, K); of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN
     where that was not followed, as before the first meeting. Of its loading, who made the batches took so much for each
@@ -66,6 +68,8 @@ class Meetings:
     attempt: int
     ranks: list[int]
     hosts: list[str]
+    sequence: Times
+    seen: NDArray[np.bool_]
     entered: Times
     left: Times
     own: Floats
@@ -77,6 +81,12 @@ class Meetings:
     def last(self) -> NDArray[np.intp]:
         """Who came last, by meeting: the place of the rank in `ranks`."""
         return self.entered.argmax(axis=0)
+
+    @property
+    def stretches(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """From which meetings to which others everything was recorded."""
+        before = np.append(self.seen[1:], False)
+        return np.flatnonzero(before & ~self.seen), np.flatnonzero(self.seen & ~before)
 
     @property
     def followed(self) -> NDArray[np.bool_]:
@@ -137,16 +147,18 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
     kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
+    seen = np.arange(len(common)) > 0
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
         entered[at], left[at] = way.entered[places], way.left[places]
         took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
-        took[took[:, _UNKNOWN, 0] > 0] = np.nan
+        left_out = took[:, _UNKNOWN, 0] > 0
+        took[left_out], seen[1:] = np.nan, seen[1:] & ~left_out
         own[at, 1:], blocked[at, 1:] = took[:, : len(PHASES), 0], took[:, : len(PHASES), 1]
         kept[at, 1:] = took[:, _KEPT, 0]
         awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
-    return Meetings(group, attempt, ranks, hosts, entered, left, own, blocked, kept, awaited)
+    return Meetings(group, attempt, ranks, hosts, common, seen, entered, left, own, blocked, kept, awaited)
 
 
 @dataclass(frozen=True)

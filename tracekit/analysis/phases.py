@@ -4,14 +4,15 @@ A moment belongs to the first of these that is open: communication, loading wait
 "other". So a forward recomputed inside a backward pass is backward, and a closure's forward inside an optimizer step is
 forward. A communication call that returns at once (async) is not communication: waiting for it happens elsewhere.
 
-Where recording left out the module calls, forward cannot be told from "other": the phases of those steps are not known.
+Where recording left out the module calls, forward cannot be told from "other", and where it left out the gradient
+buckets of a rank, communication not from backward: the phases of those steps are not known.
 """
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.intervals import Intervals, join, subtract, union
-from tracekit.analysis.loop import Rows, What, without_calls
+from tracekit.analysis.loop import Rows, What, without_phases
 from tracekit.analysis.steps import Steps
 from tracekit.run.reader import Run
 
@@ -67,9 +68,9 @@ def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
 
 
 def known_phases(mine: pd.DataFrame, evidence: Rows) -> pd.DataFrame:
-    """Those of a process's steps during all of which its module calls were recorded."""
+    """Those of a process's steps during all of which everything that tells phases was recorded."""
     starts, durations = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
-    return mine[without_calls(evidence).overlap(starts, starts + durations) == 0]
+    return mine[without_phases(evidence).overlap(starts, starts + durations) == 0]
 
 
 def phase_shares(phases: pd.DataFrame, process: int | None) -> dict[str, float]:

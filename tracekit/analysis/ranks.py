@@ -31,7 +31,8 @@ def unfinished(run: Run) -> list[NeverEnded]:
 
 def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
     meetings, clocks = aligned(as_recorded)
-    spent = float((meetings.left[:, -1] - meetings.left[:, 0]).sum()) / 1e9
+    begins, ends = meetings.stretches
+    spent = float((meetings.left[:, ends] - meetings.left[:, begins]).sum()) / 1e9
     found = find_delays(meetings, step_ns if step_ns > 0 else float(np.diff(meetings.left[0]).mean()))
     shared = efficiency(meetings)
     tree = {} if shared is None else {
@@ -47,8 +48,8 @@ def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
         ranks=meetings.ranks,
         meetings=found.meetings,
         seconds=float(spent) / len(meetings.ranks),
-        waited=float(meetings.waited[:, 1:].sum()) / 1e9 / spent if spent > 0 else 0.0,
-        transfer=float(meetings.transfer[:, 1:].sum()) / 1e9 / spent if spent > 0 else 0.0,
+        waited=float(meetings.waited[:, meetings.seen].sum()) / 1e9 / spent if spent > 0 else 0.0,
+        transfer=float(meetings.transfer[:, meetings.seen].sum()) / 1e9 / spent if spent > 0 else 0.0,
         kept=found.kept_share,
         followed=found.explained,
         efficiency=tree,

@@ -192,8 +192,14 @@ class Run:
 
 
 def open_run(path: Path | str) -> Run:
-    """Open a run directory. Raises RunError when there is no run, or one of a newer schema."""
+    """Open a run directory. Raises RunError when there is no run, or one of a newer schema, or whose name no report can
+    hold."""
     path = Path(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        name = os.fsencode(path).decode(errors="backslashreplace")
+        raise RunError(f"{name}: its name is not UTF-8, as reports are; rename it") from None
     if not path.is_dir():
         raise RunError(f"{path}: no such run; `tracekit runs` lists those there are")
     if not is_run(path):
