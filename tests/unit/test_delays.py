@@ -134,13 +134,13 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     own[:, 1:] = 0
     own[:, 1:, 2] = work[:, 1:] // 2
     own[:, 1:, 0] = work[:, 1:] - own[:, 1:, 2]
-    kept, hosts, at = np.zeros((ranks, count)), ["node0"] * ranks, np.arange(count)
-    seen = (at > 0) & (random.random(count) < 0.8)
+    kept, hosts, sequence = np.zeros((ranks, count)), ["node0"] * ranks, np.arange(count)
+    seen = (sequence > 0) & (random.random(count) < 0.8)
     seen[1] = True
     awaited = own[:, :, :1] * random.random((ranks, count, 2))  # more than all of the loading, now and then
     own[:, ~seen] = np.nan
     blocked = np.zeros_like(own)
-    found = Meetings("world", 0, list(range(ranks)), hosts, at, seen, entered, left, own, blocked, kept, awaited)
+    found = Meetings("world", 0, list(range(ranks)), hosts, sequence, seen, entered, left, own, blocked, kept, awaited)
     shared = efficiency(found)
     assert shared is not None
     stretches = list(zip(*found.stretches, strict=True))
