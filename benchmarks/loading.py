@@ -1,6 +1,6 @@
 """Whether what is predicted of loaders from one run is right: against every number of workers and batches ahead.
 
-    python benchmarks/loading.py [--json] [--rounds 3] [--only NAME]
+    python benchmarks/loading.py [--json] [--rounds 3] [--only NAME...]
 
 Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
 settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
@@ -364,14 +364,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=list(WORKLOADS))
+    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS))
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     total: dict[str, Any] = {"sample": None}
     with suppress(KeyboardInterrupt):
         if not options.only:
             total["sample"] = sample()
-        measure_all([options.only] if options.only else list(WORKLOADS), options.rounds, found)
+        measure_all(options.only or list(WORKLOADS), options.rounds, found)
     total["workloads"] = len(found)
     if found:
         total |= concluded(found)
