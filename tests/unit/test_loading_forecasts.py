@@ -12,7 +12,7 @@ from tracekit.advice.loading import promising
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
-from tracekit.models.loader_epochs import CHEAPEST, TOGETHER, as_crowded, slowed
+from tracekit.models.loader_epochs import CHEAPEST, TOGETHER, Storage, as_crowded, settings_of, slowed, time_of
 from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loader_split import split
@@ -134,6 +134,20 @@ def test_workers_that_compute_may_slow_down_what_takes_their_batches(cpu: float,
     assert shares is not None and shares.consumer > 0.1
     assert 0.0 <= shares.slowed <= most * shares.consumer + 1e-9
     assert (shares.slowed > 0) is (most > 0)
+
+
+def test_a_program_that_computing_workers_let_go_first_waits_for_them_the_longer() -> None:
+    """GIVEN workers that keep the CPUs busy, and a program that takes a batch in 2 ms, uses it for 10, as alone, and
+    waits for the rest of the time THEN what is not taking batches is computing."""
+    consume, receive = 0.01, 0.002
+    even = replace(costs(workers=2, cpu=0.02, consume=consume, cpus=2.0), receive=np.full(BATCHES, receive))
+    took = time_of(even, settings_of(even), Storage())
+    found = split(replace(even, gap=np.full(BATCHES, consume), wait=np.full(BATCHES, took - consume)))
+    assert found is not None
+    assert found.consumer == pytest.approx(receive / (took - consume), rel=0.05)
+    assert found.cpu == pytest.approx(1 - found.consumer, abs=0.02)
+    evenly = split(replace(even, gap=np.full(BATCHES, took), wait=np.zeros(BATCHES)))
+    assert evenly is not None and evenly.consumer > 1.3 * found.consumer
 
 
 def test_a_program_that_does_not_wait_has_no_split() -> None:

@@ -6,7 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.loading import LoaderCosts
-from tracekit.models.loader_epochs import TOGETHER, machine_of, settings_of, stall, stops_s, workload
+from tracekit.models.loader_epochs import (
+    TOGETHER,
+    Storage,
+    batches_of,
+    machine_of,
+    settings_of,
+    stall,
+    stops_s,
+    time_of,
+    typical_epochs,
+    workload,
+)
 from tracekit.models.loader_replay import Workload
 
 
@@ -35,13 +46,17 @@ def split(costs: LoaderCosts) -> Split | None:
     settings = settings_of(costs)
     work, machine = workload(costs, settings.workers), machine_of(costs)
     stops = stops_s(costs, settings.workers)
-    whole = stall(costs, work, machine, settings) + stops
+    replayed = stall(costs, work, machine, settings) + stops
+    yielded = _yielded(costs, replayed)
+    whole = replayed + yielded
     if whole <= 0:
         return None
-    order = whole - stops - stall(costs, work, machine, replace(settings, in_order=False))
+    order = replayed - stops - stall(costs, work, machine, replace(settings, in_order=False))
     shares, before = {}, whole
     for name, rest in _taken_away(costs, work):
-        left = min(stall(costs, rest, machine, settings) + stops, before)
+        if name == "cpu":
+            yielded = 0.0
+        left = min(stall(costs, rest, machine, settings) + stops + yielded, before)
         shares[name], before = (before - left) / whole, left
         if name == "cpu":
             faster = stall(costs, _unhindered(costs, rest), machine, settings) + stops
@@ -69,6 +84,21 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     work = replace(work, cpu=zero, send=zero)
     yield "transfer", work
     yield "consumer", replace(work, receive=zero)
+
+
+def _yielded(costs: LoaderCosts, replayed: float) -> float:
+    """How much longer than `replayed` the program waited because workers that compute let it go first, s. The replay
+    shares out the CPUs evenly: it slows down the program. A scheduler prefers who has slept, which is the program more
+    often than the workers: it goes on, and waits for them the longer. So where the program computed for less time than
+    in the replay it waited for the more, as far as workers kept the other CPUs busy."""
+    if not costs.settings.num_workers:
+        return 0.0
+    settings, batches = settings_of(costs), batches_of(costs)
+    computing = time_of(costs, settings, Storage()) * batches - replayed
+    epochs = typical_epochs(costs)
+    did = sum(float(costs.gap[each.first : each.first + each.batches].sum()) for each in epochs)
+    others = _computing(costs) * costs.cpus / max(costs.cpus - 1, 1.0)
+    return max(computing - did, 0.0) * min(others, 1.0)
 
 
 def _computing(costs: LoaderCosts) -> float:
