@@ -72,7 +72,8 @@ def _head(report: Report) -> Lines:
 def _phases_known(steps: StepSummary) -> Lines:
     if steps.phase_steps == steps.count:
         return []
-    return [f"  phases from {steps.phase_steps} of the steps: on the others module calls were left out, to cost less"]
+    left_out = "module calls or gradient buckets were left out, to cost less"
+    return [f"  phases from {steps.phase_steps} of the steps: on the others {left_out}"]
 
 
 def _steps(report: Report) -> Lines:
