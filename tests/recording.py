@@ -29,14 +29,24 @@ class Recorded:
         return open_run(self.path)
 
 
+# What torch says as it aborts a rank at its end, all work done: once in a hundred runs or so, where the machine is busy,
+# and seen without tracekit only.
+_TORCH_ABORTS = "terminate called without an active exception"
+
+
 def plain(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command without tracekit."""
+    """Run a command without tracekit; ranks that torch aborts at their end once more."""
+    done = _run(command)
+    return _run(command) if done.returncode and _TORCH_ABORTS in done.stderr else done
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
 
 
 def record(command: list[str], path: Path, *flags: str) -> Recorded:
     """Run a command under `tracekit record -q`, so that stderr is the program's."""
-    done = plain([*TRACEKIT, "record", "-q", "-o", str(path), *flags, "--", *command])
+    done = _run([*TRACEKIT, "record", "-q", "-o", str(path), *flags, "--", *command])
     return Recorded(done.returncode, done.stdout, done.stderr, path)
 
 
