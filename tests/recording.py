@@ -29,8 +29,8 @@ class Recorded:
         return open_run(self.path)
 
 
-# What torch says as it aborts a rank at its end, all work done: once in a hundred runs or so of a busy machine, and seen
-# without tracekit only.
+# What torch says as it aborts a rank at its end, all work done: once in a hundred runs or so of a busy machine, and
+# seen without tracekit only.
 _TORCH_ABORTS = "terminate called without an active exception"
 
 
