@@ -31,6 +31,7 @@ weights = torch.cat([each.detach().flatten() for each in shared.parameters()])
 if dist.get_rank() == 0:
     cap = getattr(shared, "bucket_bytes_cap", 0) / (1 << 20)
     print(cap, getattr(shared, "gradient_as_bucket_view", None), hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+dist.barrier()  # gloo may abort a rank whose peer has gone before it
 dist.destroy_process_group()
 """
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
