@@ -28,19 +28,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _loading_rounds import Times, around, by_cell, json_of, output_of
 from _loading_workloads import WORKLOADS, Workload, compute
 from _side_by_side import TRACEKIT, Stolen, progress
-from numpy.typing import NDArray
 
 from tracekit.models.loading import MODEL_ERROR
-
-Times = NDArray[np.float64]
 
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
@@ -185,12 +183,12 @@ def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
         words, three = sorted(GRID | {now}), [now, f"{now}:cached", f"{now}:synthetic"]
         recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
         _, times = around((recording,), [*program, str(rounds), "--grid", ",".join(words)], rounds)
-        told = Told.by(_json([*TRACEKIT, "analyze", "--json", run]), workload)
-        probed = Told.by(_json([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
+        told = Told.by(json_of([*TRACEKIT, "analyze", "--json", run]), workload)
+        probed = Told.by(json_of([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
         rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
         best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
         finals = {now, best, told.chosen, probed.chosen}
-        final = by_cell(_output([*program, str(FINAL * rounds), "--grid", ",".join(finals)]).splitlines())
+        final = by_cell(output_of([*program, str(FINAL * rounds), "--grid", ",".join(finals)]).splitlines())
         waits = three_runs([*program, str(SPLIT * rounds), "--grid", ",".join(three)], three)
         recording_costs = cost_of_recording([*program, str(rounds)], folder)
     return {
@@ -211,15 +209,15 @@ def sample() -> dict[str, Any]:
     """How many times as fast the sample was told to get, by one run and by a probe too, and what was verified."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         images, run = f"{folder}/images", f"{folder}/run"
-        _output([*SAMPLE, "--folder", images, "--epochs", "0"])
+        output_of([*SAMPLE, "--folder", images, "--epochs", "0"])
         with store(images, SAMPLE_LATENCY, SAMPLE_BANDWIDTH) as url:
             program = [*SAMPLE, "--folder", images, "--store", url]
-            _output([*TRACEKIT, "record", "-q", "-o", run, "--", *program])
-            told = [_json([*TRACEKIT, "analyze", *flags, "--json", run]) for flags in ([], ["--probe"])]
+            output_of([*TRACEKIT, "record", "-q", "-o", run, "--", *program])
+            told = [json_of([*TRACEKIT, "analyze", *flags, "--json", run]) for flags in ([], ["--probe"])]
             budget = ["--budget", SAMPLE_BUDGET, "--json", "-o", f"{folder}/verified"]
             if not any(each["name"].startswith("loader.") for each in told[1]["settings"]):
                 return {"nothing_recommended": told[1]["advice"]}
-            study = _json([*TRACEKIT, "verify", *budget, run, "--", *program])
+            study = json_of([*TRACEKIT, "verify", *budget, run, "--", *program])
     one_run, probed = (
         next((1 / (1 - each["gain"]["expected"]) for each in report["settings"] if "num_workers" in each["name"]), 1.0)
         for report in told
@@ -239,7 +237,7 @@ def cost_of_recording(program: list[str], folder: str) -> float:
     """By what share longer a batch takes in a process that is recorded."""
 
     def batch_s(command: list[str]) -> float:
-        (rounds,) = by_cell(_output(command).splitlines()).values()
+        (rounds,) = by_cell(output_of(command).splitlines()).values()
         return float(rounds[:, 0].mean())
 
     ratios = []
@@ -251,50 +249,21 @@ def cost_of_recording(program: list[str], folder: str) -> float:
     return float(np.median(ratios)) - 1
 
 
-def around(outer: tuple[list[str], ...], inner: list[str], rounds: int) -> list[dict[str, Times]]:
-    """What some commands have found in their rounds, the outer ones before and after each round of the inner one."""
-    with ExitStack() as stack:
-        processes = [stack.enter_context(_waiting(command)) for command in (*outer, inner)]
-        found: list[list[str]] = [[] for _ in processes]
-        order = list(range(len(processes)))
-        for _ in range(rounds):
-            for at in order + order[-2::-1]:
-                process = processes[at]
-                assert process.stdin and process.stdout
-                process.stdin.write("\n")
-                process.stdin.flush()
-                found[at].append(process.stdout.readline())
-    return [by_cell(lines) for lines in found]
-
-
-def _waiting(command: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def by_cell(lines: list[str]) -> dict[str, Times]:
-    """Seconds per batch and of waiting, of each cell, by round: (rounds, 2)."""
-    rounds = [json.loads(line) for line in lines]
-    return {cell: np.array([found[cell] for found in rounds]) for cell in rounds[0]}
-
-
-def _json(command: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_output(command))
-    return found
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
-
-
 def three_runs(command: list[str], cells: list[str]) -> list[Times]:
     """What the three that tell the split take in the same rounds: as many as it takes to tell it."""
     found = [np.empty((0, 2))] * len(cells)
     for _ in range(MOST_SPLITS):
-        rounds = by_cell(_output(command).splitlines())
+        rounds = by_cell(output_of(command).splitlines())
         found = [np.concatenate([before, rounds[cell]]) for before, cell in zip(found, cells, strict=True)]
-        if max(unsure(each) for each in _shares(found)) <= KNOWN:
+        if not _is_stalled(found[0]) or max(unsure(each) for each in _shares(found)) <= KNOWN:
             break
     return found
+
+
+def _is_stalled(rounds: Times) -> bool:
+    """Whether the program waits for so much of its time that three runs can tell for what."""
+    whole, wait = np.median(rounds, axis=0)
+    return bool(wait >= STALLED * whole)
 
 
 def _shares(three: list[Times]) -> Times:
@@ -308,8 +277,7 @@ def split_errors(loader: dict[str, Any], three: list[Times]) -> dict[str, float]
     instant storage, with instant samples, in the same rounds; and how unsure the latter are. `outside`: by how much the
     share of computing is outside of the range that is told. Empty where the program hardly waits."""
     split = loader["split"]
-    whole, wait = (float(np.median(each)) for each in three[0].T)
-    if not split or wait < STALLED * whole:
+    if not split or not _is_stalled(three[0]):
         return {}
     by_round = _shares(three)
     storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)

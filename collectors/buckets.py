@@ -127,9 +127,11 @@ class Buckets:
             phases, sort = self._agent.phases, state.sort
             if phases is None or phases.follows or sort is None or self._is_off:
                 return False
+            begun = clock()
             if not self._holds_gradients(tensors[0]):
                 return False
             self._enter(self._bucket, sort)
+            self._agent.governor.spent_ns += clock() - begun
             return True
         except Exception as error:
             self._agent.fail("collectives", error)

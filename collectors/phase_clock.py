@@ -95,7 +95,6 @@ class PhaseClock:
 
     def spent(self, ns: int) -> None:
         """What following this step has cost."""
-        ns = min(ns, _LONGEST_NS)
         self._spent_ns += ns
         self._agent.governor.spent_ns += ns
 
@@ -118,7 +117,7 @@ class PhaseClock:
     def _change(self, phase: str) -> None:
         began = clock()
         self._note(phase, began)
-        self.spent(clock() - began)
+        self.spent(min(clock() - began, _LONGEST_NS))
 
     def _note(self, phase: str, now: int) -> None:
         cpu = cpu_clock()

@@ -1,4 +1,4 @@
-"""Accounts: what is established of each process by itself, from its own rows alone.
+"""Accounts: what is established of each process by itself, from its own rows and those of the workers it started.
 
 The report of a run is made of the accounts of its processes. An account is small, whatever the process recorded, so
 they may be made one after the other, or by many machines at once: `Each` says how.

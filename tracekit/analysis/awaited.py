@@ -28,12 +28,12 @@ class Awaited:
     @classmethod
     def of(cls, run: Run, process: int) -> "Awaited":
         """`run` is what was recorded of the process and the workers of its loaders."""
-        waits = _waits(run, process)
+        work = run.sql("SELECT process, start_ns, duration_ns, cpu_ns, delayed_ns FROM fetches ORDER BY start_ns")
+        waits = _waits(run, process) if len(work) else work
         if waits.empty:
             return cls(np.zeros(1, dtype=np.int64), np.zeros((1, len(MAKERS))))
         begun, over = (waits[name].to_numpy(np.int64) for name in ("asked_ns", "received_ns"))
         made = np.zeros((len(waits), len(MAKERS)))
-        work = run.sql("SELECT process, start_ns, duration_ns, cpu_ns, delayed_ns FROM fetches ORDER BY start_ns")
         of_makers = dict(tuple(work.groupby("process")))
         for maker, mine in waits.groupby("maker"):
             if maker in of_makers:

@@ -86,6 +86,7 @@ _EVIDENCE = f"""
     UNION ALL
     SELECT process, thread, start_ns, start_ns, (phase <> '')::BIGINT, {What.FOLLOWED:d} FROM (
         SELECT *, lag(phase) OVER (PARTITION BY process, thread ORDER BY start_ns) AS before FROM changes
+        WHERE process IN (SELECT process FROM changes WHERE phase = '')
     ) WHERE phase = '' OR before = ''
 """
 

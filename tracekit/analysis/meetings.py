@@ -105,11 +105,13 @@ class Meetings:
 
 
 def find_ways(run: Run, who: Person) -> list[Way]:
-    """Those of a rank, by group; [] of other processes. `run` is what was recorded of that process."""
+    """Those of a rank, by group; [] of other processes. `run` is what was recorded of that process; of its loaders'
+    workers is asked what they did for it."""
     met = run.sql(_ENTERED).drop_duplicates(["group", "sequence"]) if who.rank >= 0 else pd.DataFrame()
     if met.empty:
         return []
-    path, awaited = _Path.of(run), Awaited.of(run.of(who.process, *who.workers), who.process)
+    with_workers = run.of(who.process, *who.workers) if who.workers else run
+    path, awaited = _Path.of(run), Awaited.of(with_workers, who.process)
     return [_way(who, str(group), rows, path, awaited) for group, rows in met.groupby("group")]
 
 

@@ -254,12 +254,11 @@ class ClockSummary(msgspec.Struct):
 
 class RankGroup(msgspec.Struct):
     """Ranks that communicate, and what that cost, in those `seconds` that were recorded of all of them. They waited
-    `waited` of that time for the last one to come (of it,
-    `kept` because that one was kept from its CPU) and were at `transfer` for the rest of their communication.
-    `efficiency` as POP has it (parallel = load balance x serialization x transfer), {} where it is not known. `path`:
-    what the path through all ranks that decides how long it takes consists of, in seconds; of its loading, what the
-    makers of batches did by itself. `followed`: of the waiting, the share of which it is known what the ranks did
-    before.
+    `waited` of that time for the last one to come (of it, `kept` because that one was kept from its CPU) and were at
+    `transfer` for the rest of their communication. `efficiency` as POP has it (parallel = load balance x serialization
+    x transfer), {} where it is not known. `path`: what the path through all ranks that decides how long it takes
+    consists of, in seconds; of its loading, what the makers of batches did by itself. `followed`: of the waiting, the
+    share of which it is known what the ranks did before.
     """
 
     group: str

@@ -2,8 +2,7 @@
 
 import os
 import tempfile
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -146,8 +145,7 @@ class Run:
         if self._given is not None:
             self._expect(parts)
         rows = ds.dataset([str(part) for part in parts], schema=plain(name), format="parquet")
-        wanted = [ds.field("process") == process for process in self._processes]
-        return rows.filter(reduce(or_, wanted)) if wanted else rows
+        return rows.filter(ds.field("process").isin(self._processes)) if self._processes else rows
 
     @cached_property
     def _parts(self) -> Parts:

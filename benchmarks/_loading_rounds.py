@@ -1,0 +1,46 @@
+"""The commands of the loading benchmark: programs that take turns, round by round, and what they print."""
+
+import json
+import subprocess
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+
+
+def around(outer: tuple[list[str], ...], inner: list[str], rounds: int) -> list[dict[str, Times]]:
+    """What some commands have found in their rounds, the outer ones before and after each round of the inner one."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_waiting(command)) for command in (*outer, inner)]
+        found: list[list[str]] = [[] for _ in processes]
+        order = list(range(len(processes)))
+        for _ in range(rounds):
+            for at in order + order[-2::-1]:
+                process = processes[at]
+                assert process.stdin and process.stdout
+                process.stdin.write("\n")
+                process.stdin.flush()
+                found[at].append(process.stdout.readline())
+    return [by_cell(lines) for lines in found]
+
+
+def by_cell(lines: list[str]) -> dict[str, Times]:
+    """Seconds per batch and of waiting, of each cell, by round: (rounds, 2)."""
+    rounds = [json.loads(line) for line in lines]
+    return {cell: np.array([found[cell] for found in rounds]) for cell in rounds[0]}
+
+
+def json_of(command: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(output_of(command))
+    return found
+
+
+def output_of(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+
+
+def _waiting(command: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
