@@ -8,8 +8,8 @@ import pytest
 
 from tracekit.record import topology
 from tracekit.record.cgroup import cpu_quota, find_place, free_memory
-from tracekit.record.examination import file_system
 from tracekit.record.machine import describe_cpu, describe_memory, thread_budget
+from tracekit.record.mounts import file_system
 from tracekit.run.manifest import CPU
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tracekit.analysis.noise_findings import noise_findings
 from tracekit.analysis.report_schema import Finding, Report
 
 # A finding names so many layers and operators: those that a reader looks at first.
@@ -175,6 +176,10 @@ def _parallel(report: Report) -> list[Finding]:
     ]
 
 
+def _noise(report: Report) -> list[Finding]:
+    return noise_findings(report.noise)
+
+
 def _missing(report: Report) -> list[Finding]:
     return [
         Finding("recording.missing", f"not known: {note.what}", {"what": note.what, "why": note.why})
@@ -184,5 +189,5 @@ def _missing(report: Report) -> list[Finding]:
 
 _FINDERS: list[Callable[[Report], list[Finding]]] = [
     _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times,
-    _root_causes, _never_ended, _parallel, _missing,
+    _root_causes, _never_ended, _parallel, _noise, _missing,
 ]  # fmt: skip

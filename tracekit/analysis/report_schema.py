@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.threads import Crowding, ThreadUse
 from tracekit.analysis.words import shell_line
 from tracekit.run.manifest import Missing, Overhead
@@ -346,6 +347,7 @@ class Report(msgspec.Struct):
     ranks: list[RankGroup] = []
     never_ended: list[NeverEnded] = []
     buckets: BucketSummary | None = None
+    noise: list[NoiseEffect] = []  # of what was made beside it, on and off
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

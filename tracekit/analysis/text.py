@@ -46,6 +46,7 @@ def text_report(report: Report) -> str:
         _loaders(report),
         _ranks(report),
         _buckets(report),
+        _noise(report),
         _threads(report),
         _counters(report),
         _missing(report),
@@ -67,6 +68,13 @@ def _head(report: Report) -> Lines:
         f" {overhead.program:.2%} of the program's time and",
         f"           {overhead.supervisor:.2%} of the machine's (budget {overhead.budget:.2%})",
     ]
+
+
+def _noise(report: Report) -> Lines:
+    """What noises did, a paragraph for each."""
+    said = [finding.title for finding in report.findings if finding.id == "noise.verdict"]
+    paragraphs = [textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="    ") for text in said]
+    return ["NOISE", *(line for lines in paragraphs for line in lines)] if said else []
 
 
 def _phases_known(steps: StepSummary) -> Lines:

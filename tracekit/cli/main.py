@@ -18,6 +18,7 @@ COMMANDS = {
     "apply": "tracekit.cli.apply",
     "study": "tracekit.cli.study",
     "verify": "tracekit.cli.verify",
+    "noise": "tracekit.cli.noise",
     "query": "tracekit.cli.query",
     "runs": "tracekit.cli.runs",
     "doctor": "tracekit.cli.doctor",

@@ -12,6 +12,7 @@ from tracekit.cli.saying import say
 from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
+    from tracekit.noise.noise import Noise
     from tracekit.record.supervisor import Outcome
 
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     type=click.Choice(["threads"]),
     help="Try thread counts in turn, in blocks of steps, at up to 20 % more time; no profiler windows then.",
 )
+@click.option(
+    "--noise", "noise", multiple=True, metavar="SPEC", help="Load beside it, as of `tracekit noise`; more than once."
+)
+@click.option("--pattern", help="When the noise is on, from the first steps on: 2s/2s, as of `tracekit noise`.")
 @click.option("--overhead", help="Budget for recording, in percent of the run time (default: 1).")
 @click.option("--profile", help="Profiler windows: auto, off, or full for every step (default: auto).")
 @click.option(
@@ -53,6 +58,8 @@ def command(
     interop: int | None,
     settings_file: Path | None,
     explore: str | None,
+    noise: tuple[str, ...],
+    pattern: str | None,
     command: tuple[str, ...],
     **flags: str | None,
 ) -> int:
@@ -67,6 +74,7 @@ def command(
         tracekit record --threads 1 -- python train.py
         tracekit record --explore threads -- python train.py
         tracekit record -- torchrun --nproc-per-node 2 train.py
+        tracekit record --noise memory=4GB/s --pattern 2s/2s -- python train.py
     """
     from tracekit import config
     from tracekit.record.machine import counts_here
@@ -79,19 +87,24 @@ def command(
     settings = _settings(settings_file, threads, interop)
     if explore and settings:
         raise TracekitError("--explore tries the settings itself; leave out --threads, --interop and --settings")
+    if pattern and not noise:
+        raise TracekitError("--pattern says when noise is on, and there is none; add --noise, as in --noise cpu=1")
+    condition = condition or ("explore" if explore else _condition(settings, settings_file is not None, bool(noise)))
     outcome = record(
         Options(
             command=program,
             output=output or new_run_path(program, options["runs"]),
             force=force,
             job=job or _job_here(),
-            condition=condition or ("explore" if explore else _condition(settings, settings_file is not None)),
+            condition=condition,
             settings=settings,
             overhead=EXPLORING_OVERHEAD if explore else options["overhead"] / 100,
             profile="off" if explore else options["profile"],
             collectors=options["collectors"],
             sample_hz=options["sample_hz"],
             explore=exploration(counts_here()) if explore else None,
+            noise=_noise(noise, pattern),
+            noises=list(noise),
         )
     )
     if not quiet:
@@ -123,7 +136,21 @@ def _settings(file: Path | None, threads: int | None, interop: int | None) -> di
     return settings
 
 
-def _condition(settings: dict[str, Any], from_file: bool) -> str:
+def _noise(specs: tuple[str, ...], pattern: str | None) -> "Noise | None":
+    """What makes the noise; it waits."""
+    if not specs:
+        return None
+    from tracekit.noise.noise import Noise
+    from tracekit.noise.pattern import parse_pattern
+    from tracekit.noise.spec import parse_all
+
+    noises = parse_all(specs)
+    return Noise(noises, parse_pattern(pattern, noises) if pattern is not None else None)
+
+
+def _condition(settings: dict[str, Any], from_file: bool, noisy: bool) -> str:
+    if noisy:
+        return "noisy"
     if any(name.startswith(("threads.layers.", "threads.backward.")) for name in settings):
         return "dynamic"
     if from_file:

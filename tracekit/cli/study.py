@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli.options import budget_option, end_on_signals, narrator, program_of, study_folder
+from tracekit.cli.saying import say
+from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
+    from tracekit.noise.spec import Spec
     from tracekit.study.result import Study
 
 
@@ -99,3 +102,75 @@ def ddp(output: Path | None, budget: float, as_json: bool, quiet: bool, command:
     from tracekit.study.ddp import study_ddp
 
     _carry_out("ddp", command, output, as_json, quiet, partial(study_ddp, budget_s=budget))
+
+
+@command.command(context_settings={"allow_interspersed_args": False})
+@click.option("--kinds", help="Comma-separated kinds of noise (default: cpu,memory,cache,disk,metadata,network).")
+@click.option("--on", "where", help="Where the noise runs: CPUs such as 3-4, or node1 (default: on any).")
+@click.option("--noise", "noises", multiple=True, metavar="SPEC", help="A noise of `tracekit noise` to try instead.")
+@click.option(
+    "--margin", default="2%", show_default=True, help="The slowdown from which on it matters; less is no harm."
+)
+@_options
+def noise(
+    kinds: str | None,
+    where: str | None,
+    noises: tuple[str, ...],
+    margin: str,
+    output: Path | None,
+    budget: float,
+    as_json: bool,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Find out what may share the node with COMMAND, how much of it, and what that costs.
+
+    Load on CPUs, memory, disks and networks goes on and off beside it, each kind with three doses up to what this
+    machine gives, in blocks of some steps of the same run, in random order. Each is called safe (steps get no longer
+    than by the margin), unsafe or undecided, with the slowdown, its interval, and the phase and resource to blame. What
+    is safe is then tried together.
+
+    \b
+        tracekit study noise --budget 9m -- python samples/lstm_lm.py
+        tracekit study noise --on 1 --kinds cpu,memory -- taskset -c 0 python train.py
+        tracekit study noise --noise disk=50MB/s@/scratch -- python train.py
+    """
+    from tracekit.noise.spec import parse_all
+    from tracekit.study.noise import study_noise
+
+    if noises and (kinds or where):
+        raise TracekitError("--noise says what to try, and where; leave out --kinds and --on")
+    share, given = _share(margin), parse_all(noises)
+
+    def study(program: list[str], folder: Path, say: Callable[[str], None]) -> "Study":
+        specs = given or _ladders(kinds, f"@{where}" if where else "")
+        return study_noise(program, folder, specs, share, budget, say)
+
+    _carry_out("noise", command, output, as_json, quiet, study)
+
+
+def _ladders(kinds: str | None, place: str) -> "list[Spec]":
+    """The doses to try of these kinds; of the usual ones, those that there is something for here."""
+    from tracekit.noise.reach import USUAL, ladder
+    from tracekit.noise.spec import NoiseError
+
+    specs = []
+    for kind in kinds.split(",") if kinds else USUAL:
+        try:
+            specs += ladder(kind, place)
+        except NoiseError as error:
+            if kinds:
+                raise
+            say(f"not tried: {error}")
+    return specs
+
+
+def _share(text: str) -> float:
+    """A share such as 2%, or 0.02. Raises TracekitError."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise TracekitError(f"--margin {text}: is no share such as 2%")
+    return share

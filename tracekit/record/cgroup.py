@@ -4,8 +4,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from tracekit.record.mounts import HERE as MOUNTS
+from tracekit.record.mounts import unescaped
+
 SELF = Path("/proc/self")
-MOUNTS = SELF / "mountinfo"
 
 
 @dataclass(frozen=True)
@@ -133,11 +135,6 @@ def _paths(cgroup: str) -> dict[str, str]:
 
 def _is_below(path: str, root: str) -> bool:
     return PurePosixPath(path).is_relative_to(root)
-
-
-def unescaped(field: str) -> str:
-    r"""A field of a mountinfo as it is meant: blanks and backslashes are written there as `\040` and `\134`."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _read(file: Path) -> str:

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
 import tracekit
-from tracekit.record.cgroup import unescaped
 from tracekit.record.launch import program_environment
 from tracekit.record.machine import describe_cpu, gpus, thread_budget
+from tracekit.record.mounts import file_system
 from tracekit.run.manifest import CPU
 
 # Loading torch from a cold network file system takes minutes.
@@ -169,7 +169,7 @@ def _look_at_spool() -> tuple[Spool | None, Check]:
             free = shutil.disk_usage(folder).free
     except OSError as error:
         return None, Check(name, False, f"{error.filename or 'no temporary folder'}: {error.strerror}", remedy)
-    kind = file_system(Path(folder).resolve(), Path("/proc/self/mountinfo"))
+    kind = file_system(Path(folder).resolve())
     spool = Spool(folder, free, kind)
     if kind.startswith(_SHARED):
         return spool, Check(name, False, f"{folder} is on a shared file system ({kind})", remedy)
@@ -178,23 +178,6 @@ def _look_at_spool() -> tuple[Spool | None, Check]:
             name, False, f"{folder} has less free than a process may need ({_SPOOL_BYTES >> 20} MiB)", remedy
         )
     return spool, Check(name, True)
-
-
-def file_system(path: Path, mountinfo: Path) -> str:
-    """The type of the file system a path lies on, from a mountinfo (proc(5)); "" when it cannot be told."""
-    try:
-        lines = mountinfo.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    found = ("", "")
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        point = unescaped(fields[4]) if len(fields) > 4 else ""
-        # Of several mounts on one point the last covers the others.
-        if point and PurePosixPath(path).is_relative_to(point) and len(point) >= len(found[0]):
-            found = (point, after.split(" ")[0])
-    return found[1]
 
 
 def _try_counters() -> tuple[list[Check], float | None]:

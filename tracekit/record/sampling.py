@@ -29,6 +29,13 @@ class Sampler(Protocol):
     def close(self) -> None: ...
 
 
+class Beside(Sampler, Protocol):
+    """Something that goes on beside the program, and tells what it did."""
+
+    def start(self, has_begun: Callable[[], bool]) -> None:
+        """Begin; what is about the loop of the program, as soon as this tells that it has begun."""
+
+
 class Recording:
     """Samples and flushes until told to stop. A failure is noted in the manifest and never reaches the program."""
 

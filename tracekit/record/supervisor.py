@@ -18,11 +18,12 @@ from tracekit.errors import RunError
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
 from tracekit.record.machine import cpus_for, refuse_elsewhere
+from tracekit.record.wire import is_in_loop
 from tracekit.run.folder import leave, process_started, take_part
 from tracekit.run.manifest import Manifest, Overhead
 
 if TYPE_CHECKING:
-    from tracekit.record.sampling import Recording
+    from tracekit.record.sampling import Beside, Recording
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Options:
     collectors: list[str] = field(default_factory=list)
     sample_hz: float = 10.0
     explore: dict[str, Any] | None = None  # `collectors.exploration`: conditions and seed
+    noise: "Beside | None" = None  # made beside the program, and logged
+    noises: list[str] = field(default_factory=list)  # what it consists of
 
 
 @dataclass
@@ -60,6 +63,14 @@ def record(options: Options) -> Outcome:
     settings do not hold on this machine; nothing was run then.
     An output that cannot be written is no reason not to run the program: the outcome says what was lost.
     """
+    try:
+        return _record(options)
+    finally:
+        if options.noise is not None:
+            options.noise.close()
+
+
+def _record(options: Options) -> Outcome:
     find_program(options.command)
     refuse_elsewhere(options.settings)
     cpus_for(options.settings)
@@ -92,6 +103,8 @@ def record(options: Options) -> Outcome:
 def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, collectors: dict[str, str]) -> Outcome:
     heard, witness = signals.block(), signals.Witness()
     try:
+        if options.noise is not None:
+            options.noise.start(lambda: is_in_loop(spool))
         child = spawn(options.command, program_environment(spool), heard, cpus_for(options.settings))
     except BaseException:
         witness.dismiss()
@@ -137,6 +150,8 @@ class _Recorder(threading.Thread):
             self._spools = SpoolFolder(self._spool)
             self._flusher = Flusher(self._run, self._manifest, self._spools, self._child)
             samplers = _samplers(self._options.collectors, self._child, self._manifest)
+            if self._options.noise is not None:
+                samplers["noise"] = self._options.noise
             recording = Recording(self._flusher, self._manifest, samplers, self._child, self._options.sample_hz)
             recording.start()
             self._recording = recording
@@ -187,6 +202,7 @@ def _new_manifest(options: Options, spool: Path) -> Manifest:
         directory=_in_utf8(os.getcwd()),
         condition=options.condition,
         settings=options.settings,
+        noise=options.noises,
         started_ns=time.time_ns(),
         clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
         spool=str(spool),

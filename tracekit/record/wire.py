@@ -13,8 +13,10 @@ All files of one process share a stem, `<pid>-<start>`:
 A record is committed by its last field: `kind` is written last and is never 0.
 """
 
+import json
 import struct
 from enum import IntEnum
+from pathlib import Path
 
 SEGMENT_RECORDS = 16_384
 # name, thread, start, end, four integers whose meaning the kind gives, depth, direction, kind
@@ -79,3 +81,11 @@ class Kind(IntEnum):
         12  # name: layer, "" for all else; a: layer id; b: its count in a plan that is tried; c: the plan's number
     )
     WINDOW = 8  # a profiler window ended; a: its number; b: Unix time at its end; c: CLOCK_MONOTONIC then
+
+
+def is_in_loop(spool: Path) -> bool:
+    """Whether a process of this spool folder has begun its loop of steps."""
+    try:
+        return any(json.loads(file.read_bytes())["steps"] >= STEPS_OF_A_LOOP for file in spool.glob("*.status"))
+    except (OSError, ValueError, KeyError, TypeError):  # it is just being written, or gone
+        return False

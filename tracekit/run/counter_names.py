@@ -1,6 +1,7 @@
 """What every counter is: its meaning, its unit, and whether a row holds an increase or a level.
 
-Names end in their unit. `*` stands for a device: a disk, a network interface, a GPU, a CPU. Standard library only.
+Names end in their unit. `*` stands for a device: a disk, a network interface, a GPU, a CPU; or for a
+noise, as it was asked for. Standard library only.
 """
 
 from dataclasses import dataclass
@@ -66,6 +67,14 @@ COUNTERS: tuple[Counter, ...] = (
     _counter("disk.*.busy_ns", "machine", "time the disk had requests in flight"),
     _counter("net.*.received_bytes", "machine", "bytes received by the interface"),
     _counter("net.*.sent_bytes", "machine", "bytes sent by the interface"),
+    _counter("noise.*.asked_ns", "machine", "CPU time that a noise was asked to spend"),
+    _counter("noise.*.done_ns", "machine", "CPU time that it spent"),
+    _counter("noise.*.asked_bytes", "machine", "bytes that a noise was asked to move"),
+    _counter("noise.*.done_bytes", "machine", "bytes that it moved"),
+    _counter("noise.*.asked_operations", "machine", "operations that a noise was asked for"),
+    _counter("noise.*.done_operations", "machine", "operations that it did"),
+    _counter("noise.*.wanted_bytes", "machine", "memory that a noise was asked to hold", level=True),
+    _counter("noise.*.held_bytes", "machine", "memory that it held", level=True),
     _counter("gpu.*.utilisation_percent", "machine", "share of the time a kernel ran on the GPU", level=True),
     _counter("gpu.*.memory_bytes", "machine", "GPU memory in use", level=True),
 )

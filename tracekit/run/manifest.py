@@ -126,6 +126,7 @@ class Manifest(msgspec.Struct):
     directory: str = ""
     condition: str = "baseline"
     settings: dict[str, Any] = {}
+    noise: list[str] = []  # what was made beside the program, as it was asked for
     collectors: list[str] = []
     started_ns: int = 0
     ended_ns: int | None = None  # None while recording, and after a supervisor that was killed

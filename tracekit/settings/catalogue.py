@@ -97,7 +97,7 @@ CATALOGUE = (
     ),
     Kind("ddp.static_graph", bool, "the promise that every step has the same graph", "numerics", applicable=True),
     Kind("node.spare_cores", int, "cores left to others", "identical", 0, 65536),
-    Kind("node.allowed_noise", float, "share of the node that others may load", "identical", 0, 1),
+    Kind("node.allowed_noise", str, "what others may load, together: memory=4GB/s, disk=50MB/s", "identical"),
     Kind("training.lr", float, "learning rate", "numerics", 0),
     Kind("training.warmup_steps", int, "steps over which the learning rate rises", "numerics", 0),
     Kind("training.batch_size", int, "samples in a batch", "numerics", 1),

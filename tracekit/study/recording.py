@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.errors import TracekitError
-from tracekit.record.wire import STEPS_OF_A_LOOP
+from tracekit.record.wire import is_in_loop
 from tracekit.run.reader import Run, open_run
 
 # Conditions differ in what is in memory before the program, and where its data then lies is worth some percent either
@@ -42,8 +42,7 @@ class Recording:
         """Whether a process of it has begun its loop of steps."""
         try:
             (manifest,) = (self.run / "manifest").glob("*.json")
-            spool = Path(json.loads(manifest.read_bytes())["spool"])
-            return any(json.loads(file.read_bytes())["steps"] >= STEPS_OF_A_LOOP for file in spool.glob("*.status"))
+            return is_in_loop(Path(json.loads(manifest.read_bytes())["spool"]))
         except (OSError, ValueError, KeyError, TypeError):  # not there yet
             return False
 

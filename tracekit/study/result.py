@@ -5,9 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from tracekit.analysis.report_schema import Guideline, Setting
+from tracekit.analysis.noise_effects import NoiseEffect
+from tracekit.analysis.report_schema import Finding, Guideline, Setting
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
+from tracekit.models.noise import Mix
 from tracekit.run.folder import STUDY_FILE
 from tracekit.study.statistics import FEWEST_PAIRS, Comparison, ConditionSummary
 
@@ -38,6 +40,9 @@ class Study(msgspec.Struct):
     guidelines: list[Guideline] = []
     explored: str | None = None  # the run whose exploration the settings come from
     advice: str = ""
+    noise: list[NoiseEffect] = []
+    mixes: list[Mix] = []  # of noises
+    findings: list[Finding] = []
 
     def save(self, folder: Path) -> None:
         """Write it into the study's folder. Raises OSError."""

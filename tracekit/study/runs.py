@@ -87,6 +87,15 @@ class StudyRuns:
         self._learn(run, steps.of(steps.main)["duration_ns"].to_numpy())
         return run
 
+    def beside(self, noises: Sequence[str], pattern: str, flags: Sequence[str]) -> Run:
+        """Record the command once with noises beside it, by a pattern. Raises StudyError when it fails."""
+        given = [word for noise in noises for word in ("--noise", noise)]
+        launch = self._launch("noisy", [*given, "--pattern", pattern, *flags])
+        began = time.monotonic()
+        run = launch.opened(alone(launch).process.returncode)
+        self.seconds.append(time.monotonic() - began)
+        return run
+
     def in_one_process(self, conditions: Sequence[Condition]) -> Run:
         """Record the command once, under these conditions in turn. Raises StudyError when it fails, or was not under
         them to its end."""

@@ -9,7 +9,6 @@ gain, 1 - b/a.
 import math
 import random
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -17,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from tracekit.analysis.log_ratios import Floats, log_interval, student
 from tracekit.analysis.report_schema import Gain
 
 Verdict = Literal["faster", "same", "slower", "undecided"]
-Floats = NDArray[np.float64]
 
 LEVEL = 0.95
 FEWEST_PAIRS = 3  # for a verdict; the interval from two is a guess about the shape of the noise
@@ -29,7 +28,6 @@ RESOLUTION = 0.01  # an interval with a half-width of 1 % is narrow enough, what
 RELATIVE_RESOLUTION = 0.25  # and so is one with a quarter of the gain it is about
 WIDEST_SAME = 0.05  # on a machine that cannot tell 5 % "the same" would say nothing: gains of 5 to 20 % are looked for
 LEAST_FLOOR = 0.001  # no machine repeats itself better than this for long, even if a few A/A pairs say so
-UNKNOWN = math.log(1000)  # no bound is farther than 1000-fold from the estimate: without two pairs, what JSON can hold
 HOPELESS_PAIRS = 1000  # a study that needs more will not be run
 BATCH = 5  # steps in a batch of MSER-5
 FEWEST_BATCHES = 10  # a shorter run is cut by single steps: of few batches some tail looks quiet by chance
@@ -72,7 +70,7 @@ def summarise(name: str, times_ms: ArrayLike) -> ConditionSummary:
     if len(times) < FEWEST_PAIRS:
         low, high = times.min(), times.max()
     elif not math.isfinite(low + high):
-        low, high = (math.exp(bound) for bound in _student(np.log(times), LEVEL))
+        low, high = (math.exp(bound) for bound in student(np.log(times), LEVEL))
     return ConditionSummary(name, len(times), median, (min(float(low), median), max(float(high), median)))
 
 
@@ -88,7 +86,7 @@ def paired_gain(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Gain:
     10 % of the blocks 20 % slower: Wilcoxon 94.8-97.2 % where it exists, t 94.6-98.5 % and narrower for up to 6 pairs,
     percentile bootstrap of the median 83-96 %. With such outliers in one condition alone it falls to 93 %.
     """
-    return _gain(*_log_interval(_log_ratios(a, b), level))
+    return _gain(*log_interval(_log_ratios(a, b), level))
 
 
 def compare(a_name: str, b_name: str, a: ArrayLike, b: ArrayLike, margin: float, level: float = LEVEL) -> Comparison:
@@ -104,8 +102,8 @@ def compare(a_name: str, b_name: str, a: ArrayLike, b: ArrayLike, margin: float,
     not, so no two of these meet. A margin of 1 is a floor that is not known: undecided.
     """
     ratios = _log_ratios(a, b)
-    low, estimate, high = _log_interval(ratios, level)
-    narrow_low, _, narrow_high = _log_interval(ratios, 2 * level - 1)
+    low, estimate, high = log_interval(ratios, level)
+    narrow_low, _, narrow_high = log_interval(ratios, 2 * level - 1)
     verdict: Verdict = "undecided"
     why = ""
     if len(ratios) < FEWEST_PAIRS:
@@ -137,7 +135,7 @@ def noise_floor(a: ArrayLike, a_again: ArrayLike) -> float:
     ratios = _log_ratios(a, a_again)
     if len(ratios) < FEWEST_PAIRS:
         return 1.0
-    low, _, high = _log_interval(ratios, LEVEL)
+    low, _, high = log_interval(ratios, LEVEL)
     return max(-math.expm1(-max(abs(low), abs(high))), LEAST_FLOOR)
 
 
@@ -208,37 +206,6 @@ def _log_ratios(a: ArrayLike, b: ArrayLike) -> Floats:
         raise ValueError(f"pairs need as many blocks of one condition as of the other, not {len(old)} and {len(new)}")
     complete = np.isfinite(old) & np.isfinite(new) & (old > 0) & (new > 0)
     return np.log(new[complete]) - np.log(old[complete])
-
-
-def _log_interval(ratios: Floats, level: float) -> tuple[float, float, float]:
-    """The lower bound, the pseudo-median and the upper bound of paired log-ratios."""
-    pairs = len(ratios)
-    first, second = np.triu_indices(pairs)
-    means = np.sort((ratios[first] + ratios[second]) / 2)  # Walsh averages
-    estimate = float(np.median(means)) if pairs else 0.0
-    outside = _signed_rank_quantile(pairs, (1 - level) / 2)
-    if outside > 0:
-        return float(means[outside]), estimate, float(means[-1 - outside])
-    low, high = _student(ratios, level)
-    return max(min(low, estimate), estimate - UNKNOWN), estimate, min(max(high, estimate), estimate + UNKNOWN)
-
-
-@lru_cache
-def _signed_rank_quantile(pairs: int, probability: float) -> int:
-    """The largest k for which the signed-rank statistic is at most k with this probability or less; -1 for none."""
-    density = np.ones(1)
-    for rank in range(1, pairs + 1):  # each rank counts with probability 1/2
-        density = (np.pad(density, (0, rank)) + np.pad(density, (rank, 0))) / 2
-    return int(np.searchsorted(np.cumsum(density), probability, side="right")) - 1
-
-
-def _student(values: Floats, level: float) -> tuple[float, float]:
-    """Student's interval for the mean; unbounded for less than two values."""
-    if len(values) < 2:
-        return -math.inf, math.inf
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
-    mean = float(values.mean())
-    return mean - half, mean + half
 
 
 def _pairs_needed(pairs: int, half_width: float, target: float) -> str:

@@ -1,0 +1,72 @@
+"""Noise as one asks for it: doses, units and places."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.noise.spec import KINDS, NoiseError, dose_text, parse, parse_all
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "rate"),
+    [
+        ("memory=4GB/s", "memory", 4e9),
+        ("memory=1.5GiB/s", "memory", 1.5 * 2**30),
+        ("disk=50MB/s", "disk", 50e6),
+        ("network=1Gb/s", "network", 125e6),
+        ("network=10MB/s", "network", 10e6),
+        ("cpu=2", "cpu", 2e9),
+        ("busy=50%", "busy", 0.5e9),
+        ("metadata=500/s", "metadata", 500),
+        ("capacity=2GB", "capacity", 2e9),
+        ("cache=800kB/s", "cache", 8e5),
+    ],
+)
+def test_doses_are_read_in_their_units(word: str, kind: str, rate: float) -> None:
+    spec = parse(word)
+    assert spec.kind.name == kind
+    assert spec.rate == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "", "memory", "memory=", "memory=fast", "memory=4", "memory=4Gb/s", "memory=4GB", "memory=-4GB/s",
+        "memory=0GB/s",
+        "capacity=2GB/s", "cpu=2GB/s", "cpu=0", "metadata=5", "disk=1e9B/s", "heat=3", "network=1Gb", "memory=4GB/s@",
+        "memory=4GB/s@moon", "cpu=1@99999", "cpu=1@1-0", "cpu=1@node999", "disk=1MB/s@/no/such/folder", "cpu =1",
+        "memory=4GB/s\n", "memory=99999999999999TB/s", "disk=1MB/s@\x1b[31m", "cpu=1@0-99999999999",
+    ],
+)  # fmt: skip
+def test_what_is_no_noise_is_said_in_one_line(word: str) -> None:
+    with pytest.raises(NoiseError) as error:
+        parse(word)
+    assert "\n" not in str(error.value)
+    assert str(error.value).isprintable()
+
+
+def test_a_noise_has_its_place(tmp_path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    assert parse(f"cpu=1@{cpu}").cpus == (cpu,)
+    assert parse(f"disk=1MB/s@{tmp_path}@{cpu}@nice19").folder == str(tmp_path)
+    spec = parse(f"disk=1MB/s@{tmp_path}@{cpu}@nice19")
+    assert (spec.cpus, spec.nice) == ((cpu,), 19)
+    assert parse("network=1Mb/s@lo@10.0.0.2").interface == "lo"
+    assert parse("network=1Mb/s@lo@10.0.0.2").host == "10.0.0.2"
+
+
+def test_no_process_is_asked_for_more_than_a_cpu() -> None:
+    assert [parse(f"cpu={dose}").processes for dose in ("0.5", "1", "1.5", "3")] == [1, 1, 2, 3]
+
+
+def test_the_same_noise_twice_is_refused() -> None:
+    with pytest.raises(NoiseError, match="given twice"):
+        parse_all(["cpu=1", "memory=1GB/s", "cpu=1"])
+
+
+@given(st.sampled_from(sorted(KINDS)), st.floats(0.01, 1e6))
+def test_a_dose_that_is_written_is_read_again(kind: str, dose: float) -> None:
+    text = dose_text(KINDS[kind], dose if KINDS[kind].unit != "operations" else max(round(dose), 1))
+    assert parse(f"{kind}={text}").dose == pytest.approx(dose, rel=0.01, abs=0.51)

@@ -1,0 +1,130 @@
+"""The effects of noises: what is said of each one, from the blocks of one run or of several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tracekit.analysis.noise import (
+    TOGETHER,
+    Block,
+    Dose,
+    Paired,
+    doses,
+    noise_blocks,
+    noise_log,
+    pair_with_silence,
+    silence_with_silence,
+)
+from tracekit.analysis.noise_blame import Blame, Costs, blame, block_costs
+from tracekit.analysis.noise_verdicts import MARGIN, Judged, Slowdown, Verdict, judge, tails
+from tracekit.analysis.steps import Steps
+from tracekit.run.reader import Run
+
+
+class NoiseEffect(msgspec.Struct):
+    """What a noise (or several together) does to the steps. `noise` is it as it was asked for, `dose` and `achieved`
+    are in `unit` (of several together: shares of their doses, and the least that was achieved); `tails` has the
+    slowdown of the 90th and 99th percentile. `detectable`: the least slowdown that so many blocks would find four times
+    out of five."""
+
+    noise: str
+    dose: float
+    achieved: float
+    unit: str
+    verdict: Verdict
+    slowdown: Slowdown
+    detectable: float
+    blocks: int
+    why: str = ""
+    tails: dict[str, Slowdown] = {}
+    blame: list[Blame] = []
+
+    @property
+    def kind(self) -> str:
+        return TOGETHER.join(each.partition("=")[0] for each in self.noise.split(TOGETHER))
+
+    @property
+    def share(self) -> float:
+        """Of the dose, what was achieved."""
+        return self.achieved / self.dose if self.dose else 0.0
+
+
+@dataclass
+class Blocks:
+    """The blocks of one run or several, what their steps consist of, and the doses of the noises, run by run."""
+
+    blocks: list[Block] = field(default_factory=list)
+    costs: dict[tuple[int, int], Costs] = field(default_factory=dict)
+    doses: list[dict[str, Dose]] = field(default_factory=list)
+
+    def add(self, run: Run, steps: Steps) -> list[Block]:
+        """Take in a run; its blocks."""
+        log = noise_log(run)
+        number = len(self.doses)
+        new = noise_blocks(log, steps, number)
+        self.blocks += new
+        self.doses.append(doses(log))
+        for block, costs in zip(new, block_costs(run, steps, new), strict=True):
+            self.costs[number, block.start_ns] = costs
+        return new
+
+    def of(self, condition: str) -> list[Block]:
+        """The blocks under a condition."""
+        return [block for block in self.blocks if block.condition == condition]
+
+    def effects(self, margin: float = MARGIN) -> list[NoiseEffect]:
+        """The effect of each noise, in the order in which they came."""
+        by_name: dict[str, list[Paired]] = {}
+        for each in pair_with_silence(self.blocks):
+            by_name.setdefault(each.block.condition, []).append(each)
+        floor = self.floor(margin)
+        return [self._effect(name, mine, margin, len(by_name), floor) for name, mine in by_name.items()]
+
+    def _effect(self, name: str, mine: Sequence[Paired], margin: float, tried: int, floor: Judged) -> NoiseEffect:
+        seconds = 2 * _mean([each.block.seconds for each in mine])
+        judged = judge([each.log_ratio for each in mine], margin, tried, seconds)
+        if floor.verdict == "unsafe":
+            judged.verdict = "undecided"
+            judged.why = f"silence differs from silence by {floor.slowdown.expected:.1%}: the machine changes too much"
+        dose = self._dose(name)
+        return NoiseEffect(
+            noise=name,
+            dose=dose.asked,
+            achieved=dose.done,
+            unit=dose.unit,
+            verdict=judged.verdict,
+            slowdown=judged.slowdown,
+            detectable=judged.detectable,
+            blocks=judged.blocks,
+            why=judged.why,
+            tails=tails(mine),
+            blame=blame(mine, self.costs) if judged.slowdown.expected > 0 else [],
+        )
+
+    def floor(self, margin: float = MARGIN) -> Judged:
+        """What silence seems to do to silence."""
+        return judge([each.log_ratio for each in silence_with_silence(self.blocks)], margin)
+
+    def _dose(self, condition: str) -> Dose:
+        """That of a noise over all runs; of several together the least share that one has achieved."""
+        parts = condition.split(TOGETHER)
+        each = [[run[noise] for run in self.doses if noise in run] for noise in parts]
+        means = [
+            Dose(_mean([dose.asked for dose in seen]), _mean([dose.done for dose in seen]), seen[0].unit)
+            for seen in each
+        ]
+        return means[0] if len(parts) == 1 else Dose(1.0, min(dose.share for dose in means), "of the doses")
+
+
+def noise_effects(run: Run, steps: Steps, margin: float = MARGIN) -> list[NoiseEffect]:
+    """The effects of the noises beside one run; [] where none was made, or it was on all the time."""
+    if not any(manifest.noise for manifest in run.manifests):
+        return []
+    blocks = Blocks()
+    blocks.add(run, steps)
+    return blocks.effects(margin)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
