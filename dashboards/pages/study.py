@@ -10,12 +10,13 @@ from tracekit.analysis.words import shell_line
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.study import blocks_figure
 from tracekit.dashboards.pages.exploration import guidelines_part
+from tracekit.dashboards.pages.noise_parts import noise_parts
 from tracekit.dashboards.pages.page import Cell, Column, View, copyable, graph, link, nothing, page, section, table
 from tracekit.dashboards.pages.settings import recommendations
 from tracekit.study.result import Study
 from tracekit.study.statistics import Comparison
 
-_TITLES = {"threads": "Study of thread counts", "verify": "Verification"}
+_TITLES = {"threads": "Study of thread counts", "verify": "Verification", "noise": "Study of noise"}
 # Below so many pairs an interval has no ends.
 _FEWEST_PAIRS = 2
 
@@ -37,12 +38,13 @@ def render_study(view: View, name: str) -> Component:
     return page(
         _TITLES.get(study.study, "Study"),
         section("The command", copyable(shell_line(study.command))),
+        *noise_parts(study.noise, study.comparisons[0].margin if study.comparisons else 0.0, study.mixes),
         _distributions(study),
         section("Comparisons", *_comparisons(study.comparisons), *(dmc.Text(line, size="sm") for line in words(study))),
         _recommended(study, f"{view.prefix}threads?{urlencode({'run': explored})}" if explored else None),
         guidelines_part(study.guidelines),
-        note="Every block is a run of the command in a process of its own; the conditions took turns. Where a"
-        " comparison is in one process, blocks are of some steps of it.",
+        note="A block is a run of the command in a process of its own; the conditions took turns. Where a comparison is"
+        " in one process, blocks are of some steps of it.",
     )
 
 

@@ -180,6 +180,18 @@ def _noise(report: Report) -> list[Finding]:
     return noise_findings(report.noise)
 
 
+def _neighbours(report: Report) -> list[Finding]:
+    found = []
+    for each in report.neighbours:
+        slow = each.slowdown
+        title = (
+            f"steps were {slow.expected:.1%} longer ({slow.low:.1%} to {slow.high:.1%}) in the third of the time with"
+            f" the most {each.signal} than in that with the least: no accident (p {each.probability:.2g})"
+        )
+        found.append(Finding("noise.neighbours", title, msgspec.to_builtins(each)))
+    return found
+
+
 def _missing(report: Report) -> list[Finding]:
     return [
         Finding("recording.missing", f"not known: {note.what}", {"what": note.what, "why": note.why})
@@ -189,5 +201,5 @@ def _missing(report: Report) -> list[Finding]:
 
 _FINDERS: list[Callable[[Report], list[Finding]]] = [
     _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times,
-    _root_causes, _never_ended, _parallel, _noise, _missing,
+    _root_causes, _never_ended, _parallel, _noise, _neighbours, _missing,
 ]  # fmt: skip

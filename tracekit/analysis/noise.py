@@ -106,7 +106,7 @@ def doses(log: pd.DataFrame) -> dict[str, Dose]:
     """The dose of each noise, by its label."""
     found = {}
     for (noise, unit), rows in log[log["asked"] > 0].groupby(["noise", "unit"]):
-        lasted = (rows["end_ns"] - rows["start_ns"]).sum()
+        lasted = float((rows["end_ns"] - rows["start_ns"]).sum())
         asked, done = (float(rows[column].sum()) / lasted for column in ("asked", "done"))
         if unit == "held":  # a level, which each row has on its own
             found[str(noise)] = Dose(float(rows["asked"].mean()), float(rows["done"].mean()), "bytes")

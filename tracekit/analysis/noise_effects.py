@@ -1,11 +1,16 @@
 """The effects of noises: what is said of each one, from the blocks of one run or of several."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
+from tracekit.analysis.counters import MACHINE, Increases
+from tracekit.analysis.intervals import union
 from tracekit.analysis.noise import (
+    SILENCE,
     TOGETHER,
     Block,
     Dose,
@@ -19,14 +24,19 @@ from tracekit.analysis.noise import (
 from tracekit.analysis.noise_blame import Blame, Costs, blame, block_costs
 from tracekit.analysis.noise_verdicts import MARGIN, Judged, Slowdown, Verdict, judge, tails
 from tracekit.analysis.steps import Steps
+from tracekit.record.topology import parse_cpu_list
 from tracekit.run.reader import Run
+
+
+# A CPU that is busy for more than half of the time, and that without noise, is one that the program computes on.
+_USED = 0.5
 
 
 class NoiseEffect(msgspec.Struct):
     """What a noise (or several together) does to the steps. `noise` is it as it was asked for, `dose` and `achieved`
     are in `unit` (of several together: shares of their doses, and the least that was achieved); `tails` has the
     slowdown of the 90th and 99th percentile. `detectable`: the least slowdown that so many blocks would find four times
-    out of five."""
+    out of five. `shared_cpus`: of those that it was put on, the ones that the program uses in silence."""
 
     noise: str
     dose: float
@@ -39,6 +49,7 @@ class NoiseEffect(msgspec.Struct):
     why: str = ""
     tails: dict[str, Slowdown] = {}
     blame: list[Blame] = []
+    shared_cpus: list[int] = []
 
     @property
     def kind(self) -> str:
@@ -57,6 +68,7 @@ class Blocks:
     blocks: list[Block] = field(default_factory=list)
     costs: dict[tuple[int, int], Costs] = field(default_factory=dict)
     doses: list[dict[str, Dose]] = field(default_factory=list)
+    busy: list[dict[int, float]] = field(default_factory=list)  # how busy each CPU was in silence, run by run
 
     def add(self, run: Run, steps: Steps) -> list[Block]:
         """Take in a run; its blocks."""
@@ -65,6 +77,7 @@ class Blocks:
         new = noise_blocks(log, steps, number)
         self.blocks += new
         self.doses.append(doses(log))
+        self.busy.append(_busy_in_silence(run, new))
         for block, costs in zip(new, block_costs(run, steps, new), strict=True):
             self.costs[number, block.start_ns] = costs
         return new
@@ -100,6 +113,7 @@ class Blocks:
             why=judged.why,
             tails=tails(mine),
             blame=blame(mine, self.costs) if judged.slowdown.expected > 0 else [],
+            shared_cpus=[cpu for cpu in _cpus_of(name) if _mean([run.get(cpu, 0.0) for run in self.busy]) > _USED],
         )
 
     def floor(self, margin: float = MARGIN) -> Judged:
@@ -124,6 +138,20 @@ def noise_effects(run: Run, steps: Steps, margin: float = MARGIN) -> list[NoiseE
     blocks = Blocks()
     blocks.add(run, steps)
     return blocks.effects(margin)
+
+
+def _busy_in_silence(run: Run, blocks: Sequence[Block]) -> dict[int, float]:
+    silent = [block for block in blocks if block.condition == SILENCE]
+    when = union(np.array([b.start_ns for b in silent]), np.array([b.end_ns for b in silent]))
+    names = run.sql("SELECT DISTINCT counter FROM counters WHERE counter LIKE 'cpu.%.busy_ns'")["counter"].tolist()
+    increases = Increases(run, names)
+    return {int(name.split(".")[1]): increases.rate_in(MACHINE, name, when) for name in names}
+
+
+def _cpus_of(condition: str) -> list[int]:
+    """The CPUs that noises were put on, by their labels."""
+    lists = [place for place in re.split("[@ ]", condition)[1:] if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", place)]
+    return sorted({cpu for each in lists for cpu in parse_cpu_list(each)})
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import msgspec
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.noise_verdicts import MARGIN
 from tracekit.analysis.report_schema import Evidence, Finding
+from tracekit.record.topology import format_cpu_list
 
 _ACHIEVED = 0.95  # of the dose: what is less is said
 
@@ -31,4 +32,7 @@ def _title(effect: NoiseEffect, margin: float) -> str:
     if effect.verdict == "unsafe" and effect.blame:
         most = effect.blame[0]
         text += f"; {most.share:.0%} of it in {most.phase}, by {most.resource}"
+    if effect.shared_cpus:
+        plural = "s" if len(effect.shared_cpus) > 1 else ""
+        text += f"; it ran on CPU{plural} {format_cpu_list(effect.shared_cpus)}, which the program uses"
     return text + (f"; {effect.why}" if effect.why else "")

@@ -120,7 +120,7 @@ def tails(paired: Sequence[Paired], seed: int = 0) -> dict[str, Slowdown]:
             longer = _beyond([noisy[at] for at in drawn], percent) / _beyond([silent[at] for at in others], percent)
             ratios.append(longer * math.exp(np.median(log_ratios[drawn])))
         expected = _beyond(noisy, percent) / _beyond(silent, percent) * math.exp(np.median(log_ratios))
-        low, high = np.percentile(ratios, [2.5, 97.5])
+        low, high = map(float, np.percentile(ratios, [2.5, 97.5]))
         found[name] = Slowdown(min(low, expected) - 1, expected - 1, max(high, expected) - 1)
     return found
 

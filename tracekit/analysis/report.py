@@ -12,6 +12,7 @@ from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.exploration import Exploration, Matrix, explore, explored, median_interval
 from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
+from tracekit.analysis.neighbours import neighbours
 from tracekit.analysis.noise_effects import noise_effects
 from tracekit.analysis.operators import operator_times
 from tracekit.analysis.people import find_people
@@ -82,6 +83,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
         ranks=rank_groups([way for account in accounts for way in account.ways], people, steps),
         never_ended=unfinished(run),
         noise=noise_effects(run, steps),
+        neighbours=neighbours(here, steps),
     )
     report.findings = find_all(report)
     advice = [advisor(run, report) for advisor in advisors]

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from tracekit.analysis.neighbours import Neighbour
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.threads import Crowding, ThreadUse
 from tracekit.analysis.words import shell_line
@@ -348,6 +349,7 @@ class Report(msgspec.Struct):
     never_ended: list[NeverEnded] = []
     buckets: BucketSummary | None = None
     noise: list[NoiseEffect] = []  # of what was made beside it, on and off
+    neighbours: list[Neighbour] = []  # with which the steps got longer
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

@@ -72,7 +72,7 @@ def _head(report: Report) -> Lines:
 
 def _noise(report: Report) -> Lines:
     """What noises did, a paragraph for each."""
-    said = [finding.title for finding in report.findings if finding.id == "noise.verdict"]
+    said = [finding.title for finding in report.findings if finding.id in ("noise.verdict", "noise.neighbours")]
     paragraphs = [textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="    ") for text in said]
     return ["NOISE", *(line for lines in paragraphs for line in lines)] if said else []
 
