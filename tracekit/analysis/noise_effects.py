@@ -27,7 +27,6 @@ from tracekit.analysis.steps import Steps
 from tracekit.record.topology import parse_cpu_list
 from tracekit.run.reader import Run
 
-
 # A CPU that is busy for more than half of the time, and that without noise, is one that the program computes on.
 _USED = 0.5
 
