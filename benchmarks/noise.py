@@ -1,0 +1,307 @@
+"""Whether noise has the dose that was asked for, ends when it is to, and is judged and blamed right.
+
+    python benchmarks/noise.py [--json] [--only doses edges killed plantings mixes study] [--budget 60]
+
+`doses`: each kind at three levels within this machine's reach, against a measurement that knows nothing of it: the
+CPU time of its processes by the kernel, the sectors of the disk, the bytes of the interface, the files that the kernel
+says were made (inotify); of copies, the CPU time that they took over that of the same copies measured by STREAM's rule.
+`edges`: how long it takes from the order until there is noise, and until there is none, s. `killed`: how many of twenty
+supervisors left something running. `plantings`: a program on one CPU and noise beside it, whose phase and resource have
+to be blamed, with `--budget` seconds each; and silence beside it, which has to do nothing. `mixes`: two kinds at once,
+predicted from each by itself, and measured. `study`: the default study of samples/lstm_lm.py.
+"""
+
+import argparse
+import ctypes
+import ctypes.util
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from _side_by_side import TRACEKIT, progress
+
+from tracekit.noise.generators import Generators
+from tracekit.noise.reach import reach
+from tracekit.noise.spec import KINDS, dose_text, parse, parse_all
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = [sys.executable, str(ROOT / "tests" / "integration" / "programs" / "beside_noise.py")]
+SAMPLE = [sys.executable, str(ROOT / "samples" / "lstm_lm.py")]
+LEVELS, LASTS_S = (0.1, 0.3, 0.6), 3.0
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def disk_bytes(folder: str) -> int:
+    """What has been written to the disk that a folder lies on."""
+    device = os.stat(folder).st_dev
+    for line in Path("/proc/diskstats").read_text(encoding="ascii").splitlines():
+        fields = line.split()
+        if (int(fields[0]), int(fields[1])) == (os.major(device), os.minor(device)):
+            return 512 * int(fields[9])
+    raise SystemExit(f"{folder}: the kernel does not count what is written to its disk")
+
+
+@contextmanager
+def files_made(folder: str) -> Iterator[Callable[[], int]]:
+    """Counts the files that are made in a folder that comes into being below this one."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    descriptor = libc.inotify_init1(os.O_NONBLOCK)
+    count = 0
+
+    def made() -> int:
+        nonlocal count
+        try:
+            while events := os.read(descriptor, 1 << 20):
+                at = 0
+                while at < len(events):
+                    _, mask, _, length = struct.unpack_from("iIII", events, at)
+                    count += bool(mask & 0x100)
+                    at += 16 + length
+        except BlockingIOError:
+            pass
+        return count
+
+    deadline = time.monotonic() + 10
+    while not (below := [each for each in Path(folder).iterdir() if each.is_dir()]):
+        if time.monotonic() > deadline:
+            raise SystemExit("the noise made no folder")
+    libc.inotify_add_watch(descriptor, os.fsencode(below[0]), 0x100)
+    yield made
+    os.close(descriptor)
+
+
+def copied_per_cpu_second(kind: str) -> float:
+    """STREAM's copy in a process of its own, bytes read and written: what a CPU moves in a second."""
+    size = "4 * last_level_cache()" if kind == "memory" else "last_level_cache() // 4"
+    probe = (
+        "import time, numpy as np\nfrom tracekit.noise.works import last_level_cache\n"
+        f"a = np.ones(({size}) // 8); b = np.ones_like(a); times = []\n"
+        "for _ in range(30):\n t = time.thread_time(); np.copyto(b, a); times.append(time.thread_time() - t)\n"
+        "print(2 * a.nbytes / float(np.median(times[5:])))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def independent(kind: str, folder: str, child: psutil.Process, made: Callable[[], int] | None) -> float:
+    """What was done until now, in the unit of the kind per CPU, by who knows nothing of the noise."""
+    if kind in ("cpu", "busy", "memory", "cache"):
+        return float(sum(child.cpu_times()[:2]))
+    if kind == "disk":
+        return float(disk_bytes(folder))
+    if kind == "network":
+        return float(psutil.net_io_counters(pernic=True)["lo"].bytes_sent)
+    assert made is not None
+    return 3.0 * made()
+
+
+def doses() -> list[dict[str, Any]]:
+    """Each kind at each level: what was asked, and what was measured of it, as a ratio."""
+    found = []
+    for kind in ("cpu", "busy", "memory", "cache", "disk", "metadata", "network"):
+        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+            place = f"@{folder}" if kind in ("disk", "metadata") else f"@{CPUS[-1]}" if kind != "network" else ""
+            most = reach(kind, place)
+            for level in LEVELS:
+                spec = parse(f"{kind}={dose_text(KINDS[kind], level * most)}{place}")
+                noise = Generators([spec])
+                try:
+                    (child,) = psutil.Process().children()
+                    with files_made(folder) if kind == "metadata" else contextless() as made:
+                        noise.set([spec.label])
+                        time.sleep(0.3)
+                        before, said = independent(kind, folder, child, made), noise.done()[spec.label]
+                        began = time.monotonic()
+                        time.sleep(LASTS_S)
+                        after, done = independent(kind, folder, child, made), noise.done()[spec.label]
+                        lasted = time.monotonic() - began
+                finally:
+                    noise.close()
+                measured = (after - before) / lasted
+                if kind in ("memory", "cache"):
+                    measured *= copied_per_cpu_second(kind)
+                told = (done - said) / lasted / spec.kind.per_dose
+                found.append({"kind": kind, "level": level, "asked": spec.dose, "told": told / spec.dose,
+                              "measured": measured / spec.dose})  # fmt: skip
+                progress(f"{spec.label}: told {told / spec.dose:.3f}, measured {measured / spec.dose:.3f} of the dose")
+    return found
+
+
+@contextmanager
+def contextless() -> Iterator[None]:
+    """Nothing."""
+    yield None
+
+
+def edges() -> dict[str, dict[str, float]]:
+    """From an order until it shows, s, the longest of ten."""
+    found = {}
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        for spec in parse_all(["cpu=0.3", "memory=500MB/s", "cache=500MB/s", f"disk=20MB/s@{folder}",
+                               f"metadata=3000/s@{folder}", "network=400Mb/s"]):  # fmt: skip
+            noise = Generators([spec])
+            on, off = [], []
+            for _ in range(10):
+                time.sleep(0.2)
+                before = noise.done()[spec.label]
+                noise.set([spec.label])
+                ordered = time.monotonic()
+                while noise.done()[spec.label] == before:
+                    time.sleep(0.0005)
+                on.append(time.monotonic() - ordered)
+                time.sleep(0.3)
+                noise.set([])
+                ordered = last = time.monotonic()
+                done = noise.work()
+                while time.monotonic() - last < 0.1:
+                    if (now := noise.work()) != done:
+                        done, last = now, time.monotonic()
+                    time.sleep(0.0005)
+                off.append(last - ordered)
+            noise.close()
+            found[spec.kind.name] = {"on": max(on), "off": max(off)}
+            progress(f"{spec.label}: on within {max(on) * 1e3:.1f} ms, off within {max(off) * 1e3:.1f} ms")
+    return found
+
+
+def killed() -> int:
+    """How many of twenty supervisors that were killed left a process or a file."""
+    left = 0
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        specs = ["cpu=0.2", "memory=100MB/s", f"disk=5MB/s@{folder}", f"metadata=300/s@{folder}", "network=50Mb/s"]
+        for number in range(20):
+            run = f"{folder}/run"
+            words = [*TRACEKIT, "record", "-q", "--force", "-o", run]
+            words += [word for spec in specs for word in ("--noise", spec)]
+            supervisor = subprocess.Popen([*words, "--", "sleep", "60"], process_group=0)
+            time.sleep(3 + 0.05 * number)
+            children = psutil.Process(supervisor.pid).children(recursive=True)
+            noises = [child for child in children if "tracekit.noise.generator" in child.cmdline()]
+            supervisor.send_signal(signal.SIGKILL)
+            supervisor.wait()
+            _, alive = psutil.wait_procs(noises, timeout=2)
+            files = [each for each in Path(folder).iterdir() if each.name.startswith("tracekit-noise-")]
+            left += bool(alive) or bool(files) or len(noises) != len(specs)
+            psutil.wait_procs([child for child in children if child not in noises and not child.kill()], timeout=2)
+    return left
+
+
+def study(noises: list[str], command: list[str], budget_s: float, folder: str) -> dict[str, Any]:
+    """A study of noises beside a command."""
+    flags = [word for noise in noises for word in ("--noise", noise)]
+    words = [*TRACEKIT, "study", "noise", *flags, "--budget", f"{budget_s:.0f}s", "--json", "-o", folder]
+    done = subprocess.run([*words, "--", *command], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return dict(json.loads(done.stdout))
+
+
+def plantings(budget_s: float) -> list[dict[str, Any]]:
+    """Noise of which the harm is known, and whether the verdict, the phase and the resource are right."""
+    first, last = CPUS[0], CPUS[-1]
+    pinned = ["taskset", "-c", str(first), *PROGRAM]
+    found = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        copies = dose_text(KINDS["memory"], reach("memory", f"@{last}"))
+        computing = {"forward", "backward", "optimizer", "other"}
+        reading = [*pinned, "--steps", "400", "--batch", "2", "--width", "64", "--read", folder]
+        cases = [
+            ("nothing", f"metadata=3/s@{folder}", [*pinned, "--steps", "1500"], set[str](), ""),
+            ("same CPU", f"cpu=0.5@{first}", [*pinned, "--steps", "1500"], computing, "cpu"),
+            ("same CPU, busy", f"busy=0.3@{first}", [*pinned, "--steps", "1500"], computing, "cpu"),
+            ("memory", f"memory={copies}@{last}", [*pinned, "--steps", "300", "--streams", "96"], computing, "memory"),
+            ("disk", f"disk=2GB/s@{folder}", reading, {"loading"}, "disk"),
+        ]
+        for name, noise, command, phases, resource in cases:
+            with tempfile.TemporaryDirectory() as scratch:
+                told = study([noise], command, budget_s, f"{scratch}/study")
+            (effect,) = told["noise"]
+            blamed = [(each["phase"], each["resource"], round(each["share"], 2)) for each in effect["blame"][:3]]
+            most = effect["blame"][0] if effect["blame"] else {"phase": "", "resource": ""}
+            right = most["phase"] in phases and most["resource"] == resource if phases else effect["verdict"] == "safe"
+            found.append({"planted": name, "noise": noise, "verdict": effect["verdict"], "blamed": blamed,
+                          "slowdown": effect["slowdown"], "right": right, "floor": told["floor"]})  # fmt: skip
+            progress(f"{name}: {found[-1]}")
+    return found
+
+
+def mixes(budget_s: float) -> list[dict[str, Any]]:
+    """Two kinds at once beside a program on one CPU: the slowdown that was predicted, and the one that was seen."""
+    found = []
+    first, last = CPUS[0], CPUS[-1]
+    memory = dose_text(KINDS["memory"], reach("memory", f"@{last}") / 2)
+    pairs = [
+        (f"memory={memory}@{last}", f"busy=0.2@{first}"),
+        (f"memory={memory}@{last}", "network=400Mb/s"),
+        (f"busy=0.2@{first}", "network=400Mb/s"),
+    ]
+    command = ["taskset", "-c", str(first), *PROGRAM, "--steps", "600", "--streams", "32"]
+    for pair in pairs:
+        with tempfile.TemporaryDirectory() as scratch:
+            run = f"{scratch}/run"
+            words = [word for noise in pair for word in ("--noise", noise)]
+            one, other = pair
+            pattern = " ".join(f"off:400ms {each}:400ms" for each in (one, "+".join(pair), other))
+            effects: dict[str, list[float]] = {}
+            deadline = time.monotonic() + budget_s
+            while time.monotonic() < deadline:
+                subprocess.run([*TRACEKIT, "record", "-q", "--force", "-o", run, *words, "--pattern", pattern,
+                                "--profile", "off", "--", *command], check=True, capture_output=True)  # fmt: skip
+                told = subprocess.run([*TRACEKIT, "analyze", "--json", run], check=True, capture_output=True, text=True)
+                for effect in json.loads(told.stdout)["noise"]:
+                    effects.setdefault(effect["noise"], []).append(effect["slowdown"]["expected"])
+        slow = {name: float(np.median(each)) for name, each in effects.items()}
+        mixed = next(name for name in slow if " + " in name)
+        predicted = np.prod([1 + slow[part] for part in mixed.split(" + ")]) - 1
+        found.append({"mix": mixed, "predicted": float(predicted), "measured": slow[mixed], "alone": slow})
+        progress(f"{mixed}: predicted {predicted:+.1%}, measured {slow[mixed]:+.1%}")
+    return found
+
+
+def default_study() -> dict[str, Any]:
+    """The default study of the sample: how long it takes, and what it says."""
+    with tempfile.TemporaryDirectory() as scratch:
+        began = time.monotonic()
+        words = [*TRACEKIT, "study", "noise", "--json", "-o", f"{scratch}/study", "--", *SAMPLE]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        told = json.loads(done.stdout)
+    verdicts = {each["noise"]: each["verdict"] for each in told["noise"]}
+    kinds = sorted({noise.partition("=")[0] for noise in verdicts})
+    return {"seconds": time.monotonic() - began, "verdicts": verdicts, "kinds": kinds, "advice": told["advice"]}
+
+
+PARTS: dict[str, Callable[[float], Any]] = {
+    "doses": lambda budget_s: doses(),
+    "edges": lambda budget_s: edges(),
+    "killed": lambda budget_s: {"left_something_of_20": killed()},
+    "plantings": plantings,
+    "mixes": mixes,
+    "study": lambda budget_s: default_study(),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for each planting and mix")
+    options = parser.parse_args()
+    found = {name: PARTS[name](options.budget) for name in options.only}
+    print(json.dumps(found, indent=2) if options.json else found)
+
+
+if __name__ == "__main__":
+    main()
