@@ -18,6 +18,7 @@ PAGES = {
     "operators": "#operators .ag-row",
     "threads": ".page-title",
     "loading": ".page-title",
+    "noise": ".page-title",
     "counters": "#counters .scatterlayer .js-line",
     "settings": ".page-title",
 }

@@ -80,6 +80,26 @@ def _times(condition: ConditionSummary) -> str:
     return f"{condition.median_ms:9.4g} ms{interval}  in {condition.blocks}"
 
 
+def _comparisons(study: Study, floor: str) -> list[str]:
+    lines = [f"  comparisons; {floor}"]
+    for each in study.comparisons:
+        gain = f", saves {each.gain.expected:+.1%} [{each.gain.low:+.1%}, {each.gain.high:+.1%}]"
+        why = f" ({each.why})" if each.why else ""
+        known = gain if each.pairs >= FEWEST_PAIRS else ""
+        pairs = "pairs of blocks, each of one process" if each.in_one_process else "pairs"
+        lines.append(f"    {each.b} against {each.a}: {each.verdict}{known}, {each.pairs} {pairs}{why}")
+    return lines
+
+
+def _verdicts(study: Study, floor: str) -> list[str]:
+    """Of a study of noise: what is said of each, and of those that were on together."""
+    lines = [f"  verdicts; {floor}", *(f"    {each.title}" for each in study.findings)]
+    for mix in study.mixes:
+        predicted, measured = mix.predicted.expected, mix.measured.expected
+        lines.append(f"    {mix.noise}: {predicted:+.1%} was predicted from each by itself, {measured:+.1%} was seen")
+    return lines
+
+
 def text_of(study: Study) -> str:
     """The study as lines for a terminal."""
     width = max((len(each.name) for each in study.conditions), default=0)
@@ -88,13 +108,7 @@ def text_of(study: Study) -> str:
     lines += [f"  {what} by condition, its 95 % interval, blocks"]
     lines += [f"    {each.name:<{width}}  {_times(each)}" for each in study.conditions]
     floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
-    lines += ["", f"  comparisons; {floor}"]
-    for each in study.comparisons:
-        gain = f", saves {each.gain.expected:+.1%} [{each.gain.low:+.1%}, {each.gain.high:+.1%}]"
-        why = f" ({each.why})" if each.why else ""
-        known = gain if each.pairs >= FEWEST_PAIRS else ""
-        pairs = "pairs of blocks, each of one process" if each.in_one_process else "pairs"
-        lines.append(f"    {each.b} against {each.a}: {each.verdict}{known}, {each.pairs} {pairs}{why}")
+    lines += ["", *(_verdicts(study, floor) if study.noise else _comparisons(study, floor))]
     lines += ["", f"  {study.stopped}", *([f"  {study.interleaved}"] if study.interleaved else [])]
     if study.advice:
         lines += [f"  {study.advice}"]
