@@ -118,8 +118,11 @@ def test_blocks_hold_whole_steps_of_one_noise_or_none(tmp_path: Path) -> None:
 
 def test_noise_without_silence_is_compared_with_nothing(tmp_path: Path) -> None:
     run = planted(tmp_path / "run", {DISK: PLAN[DISK]}, silence=False)
-    assert noise_effects(run, find_steps(run)) == []
-    assert analyze(run).noise == []
+    (effect,) = noise_effects(run, find_steps(run))
+    assert (effect.verdict, effect.blocks) == ("undecided", 0)
+    assert "no silence" in effect.why
+    (finding,) = [each for each in analyze(run).findings if each.id == "noise.verdict"]
+    assert "longer" not in finding.title
 
 
 def test_a_run_in_silence_has_no_noise(tmp_path: Path) -> None:

@@ -62,6 +62,15 @@ def test_on_and_off_and_sequences_come_again() -> None:
     ]  # fmt: skip
 
 
+def test_a_label_may_have_the_sign_that_joins(tmp_path: Path) -> None:
+    folder = tmp_path / "a+b"
+    folder.mkdir()
+    disk, cpu = parse_all([f"disk=5MB/s@{folder}", "cpu=1"])
+    (first, second) = itertools.islice(parse_pattern(f"{cpu.label}+{disk.label}:1s {disk.label}:2s", [disk, cpu])(), 2)
+    assert first.on == {disk.label, cpu.label}
+    assert second.on == {disk.label}
+
+
 def test_shares_are_drawn_and_a_seed_draws_the_same() -> None:
     text = "random:7 1s memory:25% disk:25% off:50%"
     drawn = [tuple(sorted(on)) for on, _ in stretches(text, 4000)]

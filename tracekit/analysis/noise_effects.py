@@ -131,12 +131,20 @@ class Blocks:
 
 
 def noise_effects(run: Run, steps: Steps, margin: float = MARGIN) -> list[NoiseEffect]:
-    """The effects of the noises beside one run; [] where none was made, or it was on all the time."""
+    """The effects of the noises beside one run; of one that cannot be compared with silence, its dose."""
     if not any(manifest.noise for manifest in run.manifests):
         return []
     blocks = Blocks()
     blocks.add(run, steps)
-    return blocks.effects(margin)
+    effects = blocks.effects(margin)
+    compared = {part for effect in effects for part in effect.noise.split(TOGETHER)}
+    nothing = judge([], margin)
+    for noise, dose in blocks.doses[0].items():
+        if noise not in compared:
+            effect = NoiseEffect(noise, dose.asked, dose.done, dose.unit, nothing.verdict, nothing.slowdown, 0.0, 0)
+            effect.why = "there was no silence beside it in the loop; let it go on and off: --pattern 1s/1s"
+            effects.append(effect)
+    return effects
 
 
 def _busy_in_silence(run: Run, blocks: Sequence[Block]) -> dict[int, float]:

@@ -1,5 +1,7 @@
-"""Noise on disks: bytes that are written, and files that are made. Nothing is left of it, whatever ends it: the file that
-is written to has no name, and the folder of the others goes when the process does."""
+"""Noise on disks: bytes that are written, and files that are made.
+
+Nothing is left of it: the file that is written to has no name, and the folder of the others goes with the process.
+"""
 
 import contextlib
 import errno

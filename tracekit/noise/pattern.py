@@ -76,8 +76,18 @@ def _stretch(text: str, word: str, specs: Sequence[Spec]) -> Stretch:
     names, colon, length = word.rpartition(":")
     if not colon or not names:
         raise NoiseError(f"pattern {text!r}: {word!r} is no stretch such as memory:2s or off:1s")
-    whole = any(names == spec.label for spec in specs)  # a label may have any sign in it
-    return Stretch(_labels(text, [names] if whole else names.split("+"), specs), _seconds(text, length))
+    return Stretch(_labels(text, _split(names, specs), specs), _seconds(text, length))
+
+
+def _split(names: str, specs: Sequence[Spec]) -> list[str]:
+    """The names that are joined by +: labels may have one of their own, in the name of a folder."""
+    for label in sorted((spec.label for spec in specs), key=len, reverse=True):
+        if names == label:
+            return [label]
+        if names.startswith(f"{label}+"):
+            return [label, *_split(names[len(label) + 1 :], specs)]
+    first, plus, rest = names.partition("+")
+    return [first, *_split(rest, specs)] if plus else [first]
 
 
 def _labels(text: str, names: Iterable[str], specs: Sequence[Spec]) -> frozenset[str]:
@@ -109,7 +119,7 @@ def _random(text: str, words: Sequence[str], specs: Sequence[Spec]) -> Pattern:
         number = re.fullmatch(r"(\d+(?:\.\d+)?)%", share)
         if number is None or not names:
             raise NoiseError(f"pattern {text!r}: {word!r} is no share such as memory:25%")
-        labels = _labels(text, names.split("+"), specs)
+        labels = _labels(text, _split(names, specs), specs)
         shares[labels] = shares.get(labels, 0.0) + float(number[1])
     if len(words) < 3 or (seed and not seed.isdigit()):
         raise NoiseError(f"pattern {text!r}: as in: random:7 1s memory:25% off:75%")

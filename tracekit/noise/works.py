@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.noise.files import Files, Write
 from tracekit.noise.sockets import Datagrams, Stream
-from tracekit.noise.spec import Spec
+from tracekit.noise.spec import NoiseError, Spec
 from tracekit.record.machine import describe_memory
 
 # STREAM's rule: arrays of at least four times the last-level cache.
@@ -45,7 +45,7 @@ def work_of(spec: Spec, processes: int) -> Work:
         case "busy":
             return BusyWait()
         case "memory":
-            return Copy(_TIMES_OF_CACHE * last_level_cache())
+            return Copy(_TIMES_OF_CACHE * last_level_cache() // processes)  # which they share
         case "cache":
             return Copy(last_level_cache() // 4 // processes)
         case "capacity":
@@ -108,6 +108,8 @@ class Copy:
     _LARGEST = 4 << 20  # some milliseconds at most
 
     def __init__(self, size: int) -> None:
+        if free_memory() - 2 * size < floor_of_memory():
+            raise NoiseError("there is no memory for its arrays that others do not need")
         self._from = np.ones(max(size, _PAGE) // 8)
         self._to = np.ones_like(self._from)
         self._at = 0
