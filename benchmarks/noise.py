@@ -193,7 +193,9 @@ def killed() -> int:
             _, alive = psutil.wait_procs(noises, timeout=2)
             files = [each for each in Path(folder).iterdir() if each.name.startswith("tracekit-noise-")]
             left += bool(alive) or bool(files) or len(noises) != len(specs)
-            psutil.wait_procs([child for child in children if child not in noises and not child.kill()], timeout=2)
+            for child in children:
+                if child not in noises:
+                    child.kill()
     return left
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tracekit.analysis.counters import MACHINE, Increases
+from tracekit.analysis.intervals import Times
 from tracekit.analysis.log_ratios import Floats
 from tracekit.analysis.noise_verdicts import Slowdown
 from tracekit.analysis.people import find_people
@@ -98,7 +99,7 @@ def _signals(run: Run, edges: NDArray[np.int64]) -> dict[Signal, Floats]:
     }
 
 
-def _told(signal: Signal, logs: Floats, values: Floats, windows: tuple[Floats, Floats]) -> Neighbour:
+def _told(signal: Signal, logs: Floats, values: Floats, windows: tuple[Times, Times]) -> Neighbour:
     """What goes together, and how surely. `logs`: of the steps' medians, by window."""
     third = max(round(len(values) * _THIRD), 1)
     order = np.argsort(values, kind="stable")

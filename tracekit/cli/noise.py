@@ -78,7 +78,7 @@ def command(
 
 def _new_file(path: Path) -> TextIO:
     try:
-        return open(path, "x", encoding="utf-8", newline="")
+        return open(path, "x", encoding="utf-8", newline="", buffering=1)
     except FileExistsError:
         raise TracekitError(f"{path}: exists already; name another file") from None
     except OSError as error:

@@ -119,7 +119,7 @@ class Generators:
 
     def failed(self) -> dict[str, str]:
         """Those of which a process has ended, and why."""
-        found = {}
+        found: dict[str, str] = {}
         for team in self._teams:
             for process in team.processes:
                 if process.poll() is not None and team.specs[0].label not in found:
