@@ -219,7 +219,7 @@ def plantings(budget_s: float) -> list[dict[str, Any]]:
         computing = {"forward", "backward", "optimizer", "other"}
         reading = [*pinned, "--steps", "400", "--batch", "2", "--width", "64", "--read", folder]
         cases = [
-            ("nothing", f"metadata=3/s@{folder}", [*pinned, "--steps", "1500"], set[str](), ""),
+            ("nothing", f"metadata=30/s@{folder}", [*pinned, "--steps", "1500"], set[str](), ""),
             ("same CPU", f"cpu=0.5@{first}", [*pinned, "--steps", "1500"], computing, "cpu"),
             ("same CPU, busy", f"busy=0.3@{first}", [*pinned, "--steps", "1500"], computing, "cpu"),
             ("memory", f"memory={copies}@{last}", [*pinned, "--steps", "300", "--streams", "96"], computing, "memory"),

@@ -216,7 +216,7 @@ def test_a_program_that_cannot_be_found_leaves_no_noise(tmp_path: Path) -> None:
 def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU named, and noise that hardly is there is not."""
     folder = tmp_path / "study"
-    noises = ["--noise", f"busy=0.5@{CPU}", "--noise", "metadata=3/s"]
+    noises = ["--noise", f"busy=0.5@{CPU}", "--noise", "metadata=30/s"]
     command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "4000"]
     done = tracekit("study", "noise", *noises, "--budget", "50s", "--json", "-o", str(folder), "--", *command)
     assert done.returncode == 0, done.stderr
@@ -226,7 +226,7 @@ def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     assert busy["verdict"] == "unsafe"
     assert busy["blame"][0]["resource"] == "cpu"
     assert busy["shared_cpus"] == [CPU]
-    assert found["metadata=3/s"]["verdict"] != "unsafe"
+    assert found["metadata=30/s"]["verdict"] != "unsafe"
     assert {each["verdict"] for each in study["comparisons"]} <= {"same", "slower", "undecided"}
     assert open_run(next((folder / "runs").glob("*noisy"))).manifest.noise
     assert busy["noise"] not in (folder / "settings.toml").read_text()

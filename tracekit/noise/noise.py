@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from tracekit.noise.generators import Generators
 from tracekit.noise.pattern import Pattern, always
-from tracekit.noise.spec import Spec, dose_text
+from tracekit.noise.spec import LOG_EVERY_S, Spec, dose_text
 from tracekit.run.manifest import Missing
 from tracekit.run.schema import TABLES
 
-LOG_EVERY_S = 0.1
 _LOOK_FOR_LOOP_S = 0.05
 _SOURCE = "generator"
 # What achieves less than this share of its dose is told as such.

@@ -11,6 +11,8 @@ from tracekit.errors import TracekitError
 
 INTERFACES = Path("/sys/class/net")
 NODES = Path("/sys/devices/system/node")
+# What was asked and done is logged so often, as whole numbers.
+LOG_EVERY_S, _FEWEST = 0.1, 3
 _PREFIXES = {"": 1.0} | {
     letter + binary: float(base**power)
     for power, letters in enumerate((("k", "K"), ("M",), ("G",), ("T",)), start=1)
@@ -140,6 +142,8 @@ def _dose(word: str, kind: Kind, text: str) -> float:
     dose = float(number[1]) * factor if number and factor else 0.0
     if not 0 < dose < 1e15:
         raise NoiseError(f"noise {word}: {text!r} is no dose of {kind.name}; {kind.examples}")
+    if kind.rate and dose * kind.per_dose * LOG_EVERY_S < _FEWEST:
+        raise NoiseError(f"noise {word}: is too little to be told from nothing in {LOG_EVERY_S:g} s; {kind.examples}")
     return dose
 
 
