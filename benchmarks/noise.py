@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def files_made(folder: str) -> Iterator[Callable[[], int]]:
     while not (below := [each for each in Path(folder).iterdir() if each.is_dir()]):
         if time.monotonic() > deadline:
             raise SystemExit("the noise made no folder")
-    libc.inotify_add_watch(descriptor, os.fsencode(below[0]), 0x100)
+    libc.inotify_add_watch(descriptor, os.fsencode(below[0]), 0x300)  # made and removed: the same twice is told once
     yield made
     os.close(descriptor)
 
@@ -193,9 +193,11 @@ def killed() -> int:
             _, alive = psutil.wait_procs(noises, timeout=2)
             files = [each for each in Path(folder).iterdir() if each.name.startswith("tracekit-noise-")]
             left += bool(alive) or bool(files) or len(noises) != len(specs)
+            progress(f"{number}: {len(noises)} noises, {len(alive)} alive afterwards, {len(files)} files")
             for child in children:
                 if child not in noises:
-                    child.kill()
+                    with suppress(psutil.NoSuchProcess):
+                        child.kill()
     return left
 
 
