@@ -1,6 +1,6 @@
 """Whether noise has the dose that was asked for, ends when it is to, and is judged and blamed right.
 
-    python benchmarks/noise.py [--json] [--only doses edges killed plantings mixes study] [--budget 60]
+    python benchmarks/noise.py [--json] [--only doses edges killed plantings mixes study] [--budget 80]
 
 `doses`: each kind at three levels within this machine's reach, against a measurement that knows nothing of it: the
 CPU time of its processes by the kernel, the sectors of the disk, the bytes of the interface, the files that the kernel
@@ -219,13 +219,15 @@ def plantings(budget_s: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         copies = dose_text(KINDS["memory"], reach("memory", f"@{last}"))
         computing = {"forward", "backward", "optimizer", "other"}
-        reading = [*pinned, "--steps", "400", "--batch", "2", "--width", "64", "--read", folder]
+        busy = [*pinned, "--steps", "6000"]
+        streaming = [*pinned, "--steps", "200", "--streams", "48"]
+        reading = [*pinned, "--steps", "3000", "--batch", "2", "--width", "64", "--read", folder]
         cases = [
-            ("nothing", f"metadata=30/s@{folder}", [*pinned, "--steps", "1500"], set[str](), ""),
-            ("same CPU", f"cpu=0.5@{first}", [*pinned, "--steps", "1500"], computing, "cpu"),
-            ("same CPU, busy", f"busy=0.3@{first}", [*pinned, "--steps", "1500"], computing, "cpu"),
-            ("memory", f"memory={copies}@{last}", [*pinned, "--steps", "300", "--streams", "96"], computing, "memory"),
-            ("disk", f"disk=2GB/s@{folder}", reading, {"loading"}, "disk"),
+            ("nothing", f"metadata=30/s@{folder}", busy, set[str](), ""),
+            ("same CPU", f"cpu=0.5@{first}", busy, computing, "cpu"),
+            ("same CPU, busy", f"busy=0.3@{first}", busy, computing, "cpu"),
+            ("memory", f"memory={copies}@{last}", streaming, computing, "memory"),
+            ("disk", f"disk=1GB/s@{folder}@{last}", reading, {"loading"}, "disk"),
         ]
         for name, noise, command, phases, resource in cases:
             with tempfile.TemporaryDirectory() as scratch:
@@ -301,7 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds for each planting and mix")
+    parser.add_argument("--budget", type=float, default=80.0, help="seconds for each planting and mix")
     options = parser.parse_args()
     found = {name: PARTS[name](options.budget) for name in options.only}
     print(json.dumps(found, indent=2) if options.json else found)

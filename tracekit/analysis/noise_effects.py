@@ -86,12 +86,13 @@ class Blocks:
         return [block for block in self.blocks if block.condition == condition]
 
     def effects(self, margin: float = MARGIN) -> list[NoiseEffect]:
-        """The effect of each noise, in the order in which they came."""
+        """The effect of each noise: those of a kind beside each other, the least dose first."""
         by_name: dict[str, list[Paired]] = {}
         for each in pair_with_silence(self.blocks):
             by_name.setdefault(each.block.condition, []).append(each)
         floor = self.floor(margin)
-        return [self._effect(name, mine, margin, len(by_name), floor) for name, mine in by_name.items()]
+        effects = [self._effect(name, mine, margin, len(by_name), floor) for name, mine in by_name.items()]
+        return sorted(effects, key=lambda effect: (TOGETHER in effect.noise, effect.kind, effect.dose))
 
     def _effect(self, name: str, mine: Sequence[Paired], margin: float, tried: int, floor: Judged) -> NoiseEffect:
         seconds = 2 * _mean([each.block.seconds for each in mine])
