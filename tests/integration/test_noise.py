@@ -134,7 +134,7 @@ def test_a_disk_in_memory_is_refused() -> None:
 
 def test_nothing_is_left_of_noise_whose_supervisor_was_killed(tmp_path: Path) -> None:
     specs = [f"cpu=0.2@{CPU}", "memory=50MB/s", f"disk=1MB/s@{tmp_path}", f"metadata=90/s@{tmp_path}", "network=1Mb/s"]
-    for _ in range(3):
+    for _ in range(2):
         supervisor = subprocess.Popen([*TRACEKIT, "noise", *specs], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         children = awaited_children(supervisor.pid, len(specs))
         os.kill(supervisor.pid, signal.SIGKILL)
@@ -217,8 +217,8 @@ def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU named, and noise that hardly is there is not."""
     folder = tmp_path / "study"
     noises = ["--noise", f"busy=0.5@{CPU}", "--noise", "metadata=30/s"]
-    command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "4000"]
-    done = tracekit("study", "noise", *noises, "--budget", "50s", "--json", "-o", str(folder), "--", *command)
+    command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "3500"]
+    done = tracekit("study", "noise", *noises, "--budget", "36s", "--json", "-o", str(folder), "--", *command)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     found = {each["evidence"]["noise"]: each["evidence"] for each in study["findings"]}

@@ -24,6 +24,7 @@ FULL = Manifest(
     first_process=1 << 20,
     condition="fixed",
     settings={"threads.intra_op": 2, "loader": {"train": [1, 2.5, None, True]}},
+    noise=["memory=4GB/s"],
     collectors=["steps"],
     started_ns=2**60,
     ended_ns=2**60 + 1,
