@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -21,65 +23,77 @@ from tracekit.run.reader import open_run
 
 PROGRAM = [sys.executable, str(PROGRAMS / "beside_noise.py")]
 CPU = max(os.sched_getaffinity(0))
+GENERATOR = "tracekit.noise.generator"
 IN_TESTS = 0.1  # of the dose; `benchmarks/noise.py` holds it to 5 %
 
 
-def made(spec: str, seconds: float) -> tuple[Generators, float, float]:
-    """A noise that has been on for so long: it, what it says that it did, and what was asked."""
-    specs = parse_all([spec])
-    noise = Generators(specs)
-    noise.set([specs[0].label])
-    began = time.monotonic()
+@pytest.fixture
+def begun() -> Iterator[Callable[..., Generators]]:
+    """Starts noises, all silent, which end with the test."""
+    with ExitStack() as stack:
+
+        def begin(*specs: str) -> Generators:
+            noise = Generators(parse_all(specs))
+            stack.callback(noise.close)
+            return noise
+
+        yield begin
+
+
+def made(noise: Generators, seconds: float = 2.0) -> tuple[float, float]:
+    """What the one noise says that it did in so many seconds, and what was asked of it."""
+    (spec,) = noise.specs
+    noise.set([spec.label])
+    began, before = time.monotonic(), noise.done()[spec.label]
     time.sleep(seconds)
-    done, asked = noise.done()[specs[0].label], (time.monotonic() - began) * specs[0].rate
-    return noise, done, asked
+    return noise.done()[spec.label] - before, (time.monotonic() - began) * spec.rate
+
+
+def living(label: str) -> list[psutil.Process]:
+    """The processes that make a noise, anybody's."""
+    everyone = psutil.process_iter(["cmdline"])
+    return [each for each in everyone if {GENERATOR, label} <= set(each.info["cmdline"] or ())]
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", ["cpu", "busy"])
 @pytest.mark.parametrize("dose", [0.2, 0.6])
-def test_cpu_time_is_what_the_kernel_says(kind: str, dose: float) -> None:
-    noise, _, _ = made(f"{kind}={dose}@{CPU}", 0.0)
-    (child,) = psutil.Process().children()
-    before, said = sum(child.cpu_times()[:2]), noise.done()[f"{kind}={dose}@{CPU}"]
-    began = time.monotonic()
-    time.sleep(2)
-    spent = sum(child.cpu_times()[:2]) - before
-    lasted = time.monotonic() - began
-    told = (noise.done()[f"{kind}={dose}@{CPU}"] - said) / 1e9
-    noise.close()
-    assert spent == pytest.approx(dose * lasted, rel=IN_TESTS)
-    assert told == pytest.approx(spent, rel=IN_TESTS)
+def test_cpu_time_is_what_the_kernel_says(kind: str, dose: float, begun: Callable[..., Generators]) -> None:
+    noise = begun(f"{kind}={dose}@{CPU}")
+    (pid,) = noise.pids
+    before = sum(psutil.Process(pid).cpu_times()[:2])
+    said, asked = made(noise)
+    spent = sum(psutil.Process(pid).cpu_times()[:2]) - before
+    assert spent == pytest.approx(asked / 1e9, rel=IN_TESTS)
+    assert said == pytest.approx(asked, rel=IN_TESTS)
 
 
 @pytest.mark.alone
-def test_disk_and_network_noise_move_what_they_say(tmp_path: Path) -> None:
-    noise, done, asked = made(f"disk=20MB/s@{tmp_path}", 2.0)
-    (child,) = psutil.Process().children()
-    written = child.io_counters().write_bytes
+def test_disk_and_network_noise_move_what_they_say(tmp_path: Path, begun: Callable[..., Generators]) -> None:
+    noise = begun(f"disk=20MB/s@{tmp_path}")
+    said, asked = made(noise)
+    written = psutil.Process(*noise.pids).io_counters().write_bytes
+    assert said == pytest.approx(asked, rel=IN_TESTS)
+    assert written == pytest.approx(said, rel=IN_TESTS)
     noise.close()
-    assert done == pytest.approx(asked, rel=IN_TESTS)
-    assert written == pytest.approx(done, rel=IN_TESTS)
+    noise = begun("network=400Mb/s")
     before = psutil.net_io_counters(pernic=True)["lo"].bytes_sent
-    noise, done, asked = made("network=400Mb/s", 2.0)
+    said, asked = made(noise)
     sent = psutil.net_io_counters(pernic=True)["lo"].bytes_sent - before
-    noise.close()
-    assert done == pytest.approx(asked, rel=IN_TESTS)
-    assert sent == pytest.approx(done, rel=IN_TESTS)
+    assert said == pytest.approx(asked, rel=IN_TESTS)
+    assert sent == pytest.approx(said, rel=IN_TESTS)
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("spec", ["memory=500MB/s", "cache=500MB/s", "metadata=3000/s"])
-def test_other_noise_is_made_at_its_rate(spec: str) -> None:
-    noise, done, asked = made(spec, 2.0)
-    noise.close()
-    assert done == pytest.approx(asked, rel=IN_TESTS)
+def test_other_noise_is_made_at_its_rate(spec: str, begun: Callable[..., Generators]) -> None:
+    said, asked = made(begun(spec))
+    assert said == pytest.approx(asked, rel=IN_TESTS)
 
 
-def test_noise_begins_and_ends_when_it_is_told() -> None:
-    specs = parse_all([f"busy=0.5@{CPU}", "capacity=100MB"])
-    noise = Generators(specs)
-    label, held = (spec.label for spec in specs)
+def test_noise_begins_and_ends_when_it_is_told(begun: Callable[..., Generators]) -> None:
+    label, held = f"busy=0.5@{CPU}", "capacity=100MB"
+    noise = begun(label, held)
     time.sleep(0.3)
     assert noise.done() == {label: 0, held: 0}
     noise.set([label, held])
@@ -87,26 +101,26 @@ def test_noise_begins_and_ends_when_it_is_told() -> None:
     assert noise.done()[label] > 0
     assert 80e6 < noise.done()[held] <= 100e6
     noise.set([])
-    time.sleep(0.3)
+    time.sleep(0.5)
     rest = noise.done()
     time.sleep(0.3)
     assert noise.done() == rest
     assert rest[held] == 0
+    pids = noise.pids
     noise.close()
-    assert not psutil.Process().children()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_noises_that_differ_in_their_dose_share_processes_and_credit() -> None:
-    specs = parse_all([f"busy=0.2@{CPU}", f"busy=0.4@{CPU}"])
-    noise = Generators(specs)
-    assert len(psutil.Process().children()) == 1
-    noise.set([specs[1].label])
+def test_noises_that_differ_in_their_dose_share_processes_and_credit(begun: Callable[..., Generators]) -> None:
+    one, other = f"busy=0.2@{CPU}", f"busy=0.4@{CPU}"
+    noise = begun(one, other)
+    assert len(noise.pids) == 1
+    noise.set([other])
     time.sleep(0.5)
     noise.set([])
     time.sleep(0.1)
-    assert noise.done()[specs[0].label] == 0
-    assert noise.done()[specs[1].label] > 0
-    noise.close()
+    assert noise.done()[one] == 0
+    assert noise.done()[other] > 0
 
 
 def test_memory_and_disk_keep_what_others_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -203,7 +217,7 @@ def test_a_run_has_its_noise_and_the_program_has_none_of_it(tmp_path: Path) -> N
     assert achieved["memory=100MB/s"].done > 0
     assert recorded.manifest.ended_ns is not None
     assert noise_log(recorded)["end_ns"].max() <= recorded.manifest.ended_ns + 100_000_000
-    assert not psutil.Process().children()
+    assert not living("memory=100MB/s")
 
 
 def test_a_program_that_cannot_be_found_leaves_no_noise(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class Generators:
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         """Start them, all silent. Raises NoiseError where one cannot be made here."""
+        self.specs = list(specs)
         self._teams: list[_Team] = []
         self._done = {spec.label: 0 for spec in specs}
         self._ledger = tempfile.TemporaryFile(prefix="tracekit-noise-")  # noqa: SIM115 closed with the rest
@@ -102,6 +103,11 @@ class Generators:
         """What each has done until now, or holds."""
         self._credit()
         return dict(self._done)
+
+    @property
+    def pids(self) -> list[int]:
+        """Those of all processes."""
+        return [process.pid for team in self._teams for process in team.processes]
 
     def work(self) -> int:
         """What all processes have done since they began, whatever it was."""
