@@ -82,7 +82,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
         exploration=_exploration(explore(*explored(run, steps))),
         ranks=rank_groups([way for account in accounts for way in account.ways], people, steps),
         never_ended=unfinished(run),
-        noise=noise_effects(run, steps),
+        noise=noise_effects(here, steps),
         neighbours=neighbours(here, steps),
     )
     report.findings = find_all(report)

@@ -104,7 +104,6 @@ def command(
             sample_hz=options["sample_hz"],
             explore=exploration(counts_here()) if explore else None,
             noise=_noise(noise, pattern),
-            noises=list(noise),
         )
     )
     if not quiet:

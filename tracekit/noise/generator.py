@@ -48,16 +48,23 @@ class Ledger:
         PLACE.pack_into(self._map, self._at, int(amount), 1)
 
 
+def ordered(orders: int, wait: float | None) -> float | None:
+    """The next order, if one comes within so many seconds (None: however long it takes). Raises EOFError when there
+    will be none."""
+    if not select.select([orders], [], [], wait)[0]:
+        return None
+    order = os.read(orders, ORDER.size)
+    if len(order) < ORDER.size:
+        raise EOFError
+    return float(ORDER.unpack(order)[0])
+
+
 def work_at(rates: int, work: Work, ledger: Ledger) -> None:
-    """Work at the rates that come from a descriptor, until it closes."""
+    """Work at the rates that come from a descriptor. Raises EOFError when it closes."""
     rate, began, done, wait = 0.0, 0.0, 0.0, None
     while True:
-        if select.select([rates], [], [], wait)[0]:
-            order = os.read(rates, ORDER.size)
-            if len(order) < ORDER.size:
-                return
-            (rate,) = ORDER.unpack(order)
-            began, done, wait = time.monotonic(), 0.0, 0.0 if rate else None
+        if (order := ordered(rates, wait)) is not None:
+            rate, began, done, wait = order, time.monotonic(), 0.0, 0.0 if order else None
             continue
         piece = work.do(rate * _PIECE_S)
         ledger.add(piece)
@@ -68,17 +75,15 @@ def work_at(rates: int, work: Work, ledger: Ledger) -> None:
 
 
 def hold(amounts: int, work: Work, ledger: Ledger) -> None:
-    """Hold the amounts that come from a descriptor, until it closes."""
-    amount, wait = 0.0, None
+    """Hold the amounts that come from a descriptor. Raises EOFError when it closes."""
+    amount, held, wait = 0.0, 0.0, None
     while True:
-        if select.select([amounts], [], [], wait)[0]:
-            order = os.read(amounts, ORDER.size)
-            if len(order) < ORDER.size:
-                return
-            (amount,) = ORDER.unpack(order)
+        order = ordered(amounts, wait)
+        amount, before = amount if order is None else order, held
         held = work.do(amount)
         ledger.hold(held)
-        wait = (0.0 if held < amount else _LOOK_AT_MEMORY_S) if amount else None
+        # As fast as it grows; then others may want some of it.
+        wait = (0.0 if held > before else _LOOK_AT_MEMORY_S) if amount else None
 
 
 def _settle(spec: Spec, number: int) -> None:
@@ -102,7 +107,8 @@ def main() -> int:
         ledger = Ledger(descriptor, place)
         try:
             ledger.ready()
-            (work_at if spec.kind.rate else hold)(sys.stdin.fileno(), work, ledger)
+            with contextlib.suppress(EOFError):  # nobody wants it any more
+                (work_at if spec.kind.rate else hold)(sys.stdin.fileno(), work, ledger)
         finally:
             work.close()
     except (TracekitError, OSError, MemoryError) as error:

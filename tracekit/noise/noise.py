@@ -61,6 +61,7 @@ class Noise:
     def __init__(self, specs: Sequence[Spec], pattern: Pattern | None = None) -> None:
         """Raises NoiseError where a noise cannot be made here."""
         self._specs = {spec.label: spec for spec in specs}
+        self.labels = list(self._specs)
         self._pattern = pattern
         self._generators = Generators(specs)
         self._log: list[Logged] = []

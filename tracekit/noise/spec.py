@@ -34,7 +34,6 @@ class Kind:
     """
 
     name: str
-    meaning: str
     unit: str  # ns (of CPU time) | bytes | operations
     examples: str
     rate: bool = True
@@ -53,14 +52,14 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("cpu", "CPUs that compute", "ns", "cpu=2, cpu=50%"),
-        Kind("busy", "CPUs that wait busily", "ns", "busy=1"),
-        Kind("memory", "memory bandwidth: copies, read and written bytes both counted", "bytes", "memory=4GB/s"),
-        Kind("cache", "copies inside the last-level cache, counted likewise", "bytes", "cache=8GB/s"),
-        Kind("capacity", "memory that is held", "bytes", "capacity=2GB", rate=False),
-        Kind("disk", "bytes written to a file, past the page cache", "bytes", "disk=50MB/s"),
-        Kind("metadata", "files made, looked up and removed", "operations", "metadata=500/s"),
-        Kind("network", "bytes sent through a socket", "bytes", "network=1Gb/s"),
+        Kind("cpu", "ns", "cpu=2, cpu=50%"),
+        Kind("busy", "ns", "busy=1"),
+        Kind("memory", "bytes", "memory=4GB/s"),
+        Kind("cache", "bytes", "cache=8GB/s"),
+        Kind("capacity", "bytes", "capacity=2GB", rate=False),
+        Kind("disk", "bytes", "disk=50MB/s"),
+        Kind("metadata", "operations", "metadata=500/s"),
+        Kind("network", "bytes", "network=1Gb/s"),
     )
 }
 ON_DISK = ("disk", "metadata")

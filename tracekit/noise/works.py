@@ -8,6 +8,7 @@ import math
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -41,9 +42,9 @@ def work_of(spec: Spec, processes: int) -> Work:
     """The work of one of so many processes of a noise. Raises NoiseError or OSError where it cannot be done here."""
     match spec.kind.name:
         case "cpu":
-            return Compute()
+            return OnCPU(multiplying())
         case "busy":
-            return BusyWait()
+            return OnCPU(look_at_clock)
         case "memory":
             return Copy(_TIMES_OF_CACHE * last_level_cache() // processes)  # which they share
         case "cache":
@@ -61,9 +62,11 @@ def work_of(spec: Spec, processes: int) -> Work:
 
 
 class OnCPU:
-    """Has the CPU for some time; all the CPU time of the process counts, that of its control too."""
+    """Has the CPU for some time, by what takes some ten microseconds of it; all the CPU time of the process counts, its
+    control included."""
 
-    def __init__(self) -> None:
+    def __init__(self, spend: Callable[[], None]) -> None:
+        self._spend = spend
         self._counted = time.process_time_ns()
 
     def do(self, amount: float) -> float:
@@ -73,33 +76,26 @@ class OnCPU:
         done, self._counted = now - self._counted, now
         return done
 
-    def _spend(self) -> None:
-        """Some ten microseconds of it."""
-        raise NotImplementedError
-
     def close(self) -> None:
         pass
 
 
-class Compute(OnCPU):
+def multiplying() -> Callable[[], None]:
     """Multiplies small matrices, which stay in the first-level cache."""
+    matrix = np.full((40, 40), 0.5)
+    out = np.empty_like(matrix)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._matrix = np.full((40, 40), 0.5)
-        self._out = np.empty_like(self._matrix)
-
-    def _spend(self) -> None:
+    def multiply() -> None:
         for _ in range(4):
-            np.matmul(self._matrix, self._matrix, out=self._out)
+            np.matmul(matrix, matrix, out=out)
+
+    return multiply
 
 
-class BusyWait(OnCPU):
-    """Looks at the clock, as a thread that spins does."""
-
-    def _spend(self) -> None:
-        for _ in range(100):
-            time.perf_counter_ns()
+def look_at_clock() -> None:
+    """As a thread that spins does."""
+    for _ in range(100):
+        time.perf_counter_ns()
 
 
 class Copy:

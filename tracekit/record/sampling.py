@@ -30,7 +30,9 @@ class Sampler(Protocol):
 
 
 class Beside(Sampler, Protocol):
-    """Something that goes on beside the program, and tells what it did."""
+    """Something that goes on beside the program, and tells what it did; `labels`: what it consists of."""
+
+    labels: list[str]
 
     def start(self, has_begun: Callable[[], bool]) -> None:
         """Begin; what is about the loop of the program, as soon as this tells that it has begun."""

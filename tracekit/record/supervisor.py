@@ -42,7 +42,6 @@ class Options:
     sample_hz: float = 10.0
     explore: dict[str, Any] | None = None  # `collectors.exploration`: conditions and seed
     noise: "Beside | None" = None  # made beside the program, and logged
-    noises: list[str] = field(default_factory=list)  # what it consists of
 
 
 @dataclass
@@ -202,7 +201,7 @@ def _new_manifest(options: Options, spool: Path) -> Manifest:
         directory=_in_utf8(os.getcwd()),
         condition=options.condition,
         settings=options.settings,
-        noise=options.noises,
+        noise=options.noise.labels if options.noise is not None else [],
         started_ns=time.time_ns(),
         clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
         spool=str(spool),

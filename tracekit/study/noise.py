@@ -90,7 +90,7 @@ class NoiseStudy:
     def measure(self, conditions: Sequence[str], deadline: float) -> None:
         """Run the command under these conditions in turn for as long as there is time (`time.monotonic`).
 
-        Raises StudyError when the first run fails, or there is no time for any.
+        Raises StudyError when the first run fails.
         """
         queue: list[str] = []
         try:
@@ -102,9 +102,6 @@ class NoiseStudy:
             if not self._blocks.doses:
                 raise
             self._stopped = f"a run failed ({error})"
-        if not self._blocks.doses:
-            seconds = self._runs.usual_seconds()
-            raise StudyError(f"a run takes {seconds:.0f} s: give a larger --budget, such as {20 * seconds:.0f}s")
 
     def _filled(self, queue: list[str], conditions: Sequence[str]) -> list[str]:
         """The conditions to come, in random order, each as often as the others; enough for a run."""
@@ -128,7 +125,12 @@ class NoiseStudy:
         return {effect.noise: effect for effect in self._blocks.effects(self._margin)}
 
     def save(self) -> Study:
-        """Leave in the study's folder what came out."""
+        """Leave in the study's folder what came out. Raises StudyError when there was no time for any run."""
+        if not self._blocks.doses:
+            if self._stopped:
+                raise StudyError(f"{self._stopped} before the first run with noise had ended")
+            seconds = self._runs.usual_seconds()
+            raise StudyError(f"a run takes {seconds:.0f} s: give a larger --budget, such as {20 * seconds:.0f}s")
         folder, effects = self._runs.folder, self._blocks.effects(self._margin)
         mixes = predict(effects)
         advice = harvest(self._specs, effects, mixes, self._margin)
