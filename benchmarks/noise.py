@@ -190,7 +190,8 @@ def killed() -> int:
             noises = [child for child in children if "tracekit.noise.generator" in child.cmdline()]
             supervisor.send_signal(signal.SIGKILL)
             supervisor.wait()
-            _, alive = psutil.wait_procs(noises, timeout=2)
+            _, there = psutil.wait_procs(noises, timeout=2)
+            alive = [child for child in there if runs(child)]
             files = [each for each in Path(folder).iterdir() if each.name.startswith("tracekit-noise-")]
             left += bool(alive) or bool(files) or len(noises) != len(specs)
             progress(f"{number}: {len(noises)} noises, {len(alive)} alive afterwards, {len(files)} files")
@@ -199,6 +200,13 @@ def killed() -> int:
                     with suppress(psutil.NoSuchProcess):
                         child.kill()
     return left
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it does: one that has ended stays in the list until the first process of the machine takes note."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def study(noises: list[str], command: list[str], budget_s: float, folder: str) -> dict[str, Any]:
