@@ -121,6 +121,16 @@ def test_a_program_that_could_not_run_beside_itself_tells_of_storage_alone(tmp_p
     assert not found.seen and found.costs.settings.num_workers == 4
 
 
+def test_whole_runs_one_after_the_other_are_told_apart_in_pairs(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
+    workers = (0, 4, 0, 4, 0, 4)
+    runs = [probed(path / PROBE / str(number), each, [4.0] * TURNS, 1) for number, each in enumerate(workers)]
+    save_sitting(path, [Probed(each.run, []) for each in runs])
+    found = probes(open_run(path))["loader"]
+    assert found.alone and found.costs.settings.num_workers == 4
+    assert [tuple(each.settings.num_workers for each in pair) for pair in found.pairs] == [(0, 4)] * 3
+
+
 def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
     make_run(path / PROBE / "1", [Tape(process=0, role="main")])
@@ -132,10 +142,14 @@ def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Pa
     assert "probe was left out" in report.advice and str(manifest) in report.advice
 
 
+ODD = '[{"run": "1", "stops": []}, {"run": "2", "stops": []}, {"run": "3", "stops": []}]'
 HUGE = '[{"run": "1", "stops": [[1, 99999999999999999999]]}]'
 
 
-@pytest.mark.parametrize("content", ["{", '[{"run": "../run", "stops": []}]', '[{"run": 1}]', "[1]", "[]", "", HUGE])
+STRANGE = ["{", '[{"run": "../run", "stops": []}]', '[{"run": 1}]', "[1]", "[]", "", ODD, HUGE]
+
+
+@pytest.mark.parametrize("content", STRANGE)
 def test_what_took_turns_is_not_taken_from_a_strange_file(tmp_path: Path, content: str) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
     (path / PROBE).mkdir()

@@ -2,7 +2,7 @@
 settings were than the program's own beside them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +42,13 @@ class Seen:
 @dataclass(frozen=True)
 class Probe:
     """Of one loader: the costs of its batches with the other settings, and what was seen of these. `alone`: they had no
-    turns with the program as it is, but ran by themselves."""
+    turns with the program as it is, but ran by themselves; or in `pairs` of whole runs, one after the other: the costs
+    of the program as it is, and with the other settings."""
 
     costs: LoaderCosts
     seen: list[Seen]
     alone: bool = False
+    pairs: list[tuple[LoaderCosts, LoaderCosts]] = field(default_factory=list)
 
 
 def probes(run: Run) -> dict[str, Probe]:
@@ -55,13 +57,24 @@ def probes(run: Run) -> dict[str, Probe]:
     turned = [_Turned(each, find_steps(each), _at(each, stops)) for each, stops in runs]
     if not turned:
         return {}
+    if len(turned) > 2:
+        return _of_pairs([_known_costs(each) for each in turned])
     other = turned[-1]
     base, ours = (_courses(turned[0]), _courses(other)) if len(turned) > 1 else ({}, {})
     return {
-        costs.loader: Probe(costs, _seen(costs, ours.get(costs.loader), base.get(costs.loader)), len(turned) == 1)
-        for costs in loader_costs(other.run, other.steps, other.stops)
-        if costs.known
+        loader: Probe(costs, _seen(costs, ours.get(loader), base.get(loader)), len(turned) == 1)
+        for loader, costs in _known_costs(other).items()
     }
+
+
+def _of_pairs(runs: list[dict[str, LoaderCosts]]) -> dict[str, Probe]:
+    """By loader: of runs of which every second one had the other settings."""
+    both = list(zip(runs[::2], runs[1::2], strict=True))
+    found = {}
+    for loader, costs in runs[1].items():
+        pairs = [(base[loader], other[loader]) for base, other in both if loader in base and loader in other]
+        found[loader] = Probe(costs, [], True, pairs)
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,11 @@ class _Turned:
     run: Run
     steps: Steps
     stops: list[Stop]
+
+
+def _known_costs(turned: _Turned) -> dict[str, LoaderCosts]:
+    """By loader, of those whose making was seen."""
+    return {each.loader: each for each in loader_costs(turned.run, turned.steps, turned.stops) if each.known}
 
 
 def _at(run: Run, stops: list[Stop]) -> list[Stop]:

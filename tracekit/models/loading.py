@@ -11,6 +11,7 @@ from itertools import product
 
 import msgspec
 import numpy as np
+from scipy.stats import t as student
 
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
@@ -44,8 +45,11 @@ _REPLAYED_WELL = 0.045
 # By how much the replay misses the ratio of two settings at 19 of 20 points of `benchmarks/loading.py` on 2 virtual
 # CPUs (at half of them: 0.035), where the machine wanders by some percent meanwhile. Every range is at least so wide.
 MODEL_ERROR = 0.15
-# By how much the logarithms of the time of one loop differ from minute to minute, at 19 of 20 points there.
+# By how much the logarithms of the time of one loop differ from minute to minute, at 19 of 20 points there. So many
+# pairs tell themselves how sure they are.
 APART = 0.15
+_FEWEST_PAIRS = 3
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,8 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     taken to miss of the others too.
     """
     current, measured = settings_of(costs), measured_time(costs)
-    if probe is not None and probe.alone and measured > 0:
-        probe = _with_its_pace(probe, measured)
+    if probe is not None and probe.alone:
+        probe = replace(probe, seen=_pace(probe, measured))
     now = current.workers, current.prefetch if current.workers else 0
     seen = {now: Forecast(current, measured, measured, measured, seen=True)}
     startup = _startup(costs, probe)
@@ -117,12 +121,21 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
 
 
-def _with_its_pace(probe: Probe, measured: float) -> Probe:
-    """A probe that ran by itself, with how many times longer than `measured` its batches took."""
-    settings, took = probe.costs.settings, measured_time(probe.costs)
-    if took <= 0:
-        return probe
-    return replace(probe, seen=[Seen(settings.num_workers, settings.prefetch_factor or 0, took / measured, APART)])
+def _pace(probe: Probe, measured: float) -> list[Seen]:
+    """How many times longer batches took in a probe whose settings had no turns: than in the other of each pair, or
+    than `measured`."""
+    settings = probe.costs.settings
+    both = np.array([(measured_time(base), measured_time(other)) for base, other in probe.pairs]).reshape(-1, 2)
+    both = both[(both > 0).all(axis=1)]
+    if len(both) >= _FEWEST_PAIRS:
+        longer = np.log(both[:, 1] / both[:, 0])
+        error = longer.std(ddof=1) / np.sqrt(len(longer)) * student.ppf((1 + _LEVEL) / 2, len(longer) - 1)
+        ratio = np.exp(longer.mean())
+    elif (took := measured_time(probe.costs)) > 0 and measured > 0:
+        ratio, error = took / measured, APART
+    else:
+        return []
+    return [Seen(settings.num_workers, settings.prefetch_factor or 0, float(ratio), float(error))]
 
 
 def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float:

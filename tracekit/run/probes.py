@@ -1,4 +1,4 @@
-"""The probe of a run: its command again under other settings, processes that took turns."""
+"""The probe of a run: its command again under other settings, processes that took turns, or one after the other."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,9 @@ class Probed(msgspec.Struct):
     stops: list[tuple[Time, Time]]
 
 
-Sitting = list[Probed]  # what took turns: first, where there are two, the program as it is
+# One that ran alone, with other settings; or two that took turns; or pairs of whole runs one after the other. Of each
+# two the first is the program as it is.
+Sitting = list[Probed]
 
 
 def clear_probe(run: Path) -> None:
@@ -45,7 +47,7 @@ def save_sitting(run: Path, sitting: Sitting) -> None:
 
 
 def load_sitting(run: Path) -> Sitting:
-    """What took turns in a run's probe, [] where it has none. Raises RunError for a file that does not say it."""
+    """What ran in a run's probe, [] where it has none. Raises RunError for a file that does not say it."""
     file = run / PROBE / _TURNS
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Sitting)
@@ -53,6 +55,7 @@ def load_sitting(run: Path) -> Sitting:
         return []
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
-    if not found or any(Path(each.run).name != each.run for each in found):
+    is_whole = len(found) == 1 or (found and len(found) % 2 == 0)
+    if not is_whole or any(Path(each.run).name != each.run for each in found):
         raise RunError(f"{file}: it names what is no run of the probe; make the probe again")
     return found

@@ -1,7 +1,8 @@
 """The probe: the command of a run twice more, for some seconds of its loop.
 
 One run has not seen how storage and CPUs serve more workers than it had, and no model tells small gains. So the program
-with what seems best and the program as it is take turns. Both are ended when they have been seen.
+with what seems best and the program as it is take turns, and both are ended when they have been seen; or, where they
+end too soon for that, run one after the other, again and again.
 """
 
 import math
@@ -28,7 +29,7 @@ from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
 from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.turns import alone, patience, take_turns
+from tracekit.study.turns import Turns, alone, patience, take_turns
 
 # All turns of both: more would tell more, and be more than a look.
 _LASTS_S = 10.0
@@ -39,6 +40,8 @@ _SHORTEST_TURN_S = 0.25
 _BATCHES_PER_TURN, _FEWEST_BATCHES = 12, 3
 _TURNS = 5
 _LONG_TURN_S = _LASTS_S / 2 / _TURNS
+# Of whole runs, which take long to begin: pairs, as many as fit into the same time.
+_FEWEST_PAIRS, _MOST_PAIRS = 3, 6
 _PREFETCH = 2  # torch's default
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
@@ -98,14 +101,17 @@ class _Sitting:
         self._patience_s = patience(began_s)
 
     def hold(self, other: Cells) -> None:
-        """Let both take turns; where they cannot run side by side, the other one runs alone. Raises StudyError when the
-        command fails."""
+        """Let both take turns; where they cannot run side by side, the other one runs alone, or, where they end soon,
+        both do, in pairs. Raises StudyError when the command fails."""
         command = shell_line(self._run.manifest.command)
         what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
+        now_s, other_s = self._whole_s(other)
+        pairs = 0
         if self._run.manifest.gpus:
             self._say("not side by side: what is stopped leaves its work to the GPU")
-        elif self._whole_s(other) < _TURNS * self._turn_s:
+        elif other_s < _TURNS * self._turn_s:
             self._say("not side by side: it would end before it had turns enough")
+            pairs = min(int(_LASTS_S / (now_s + other_s)), _MOST_PAIRS)
         elif self._fit([{}, other]):
             self._say(f"{what} in all, as it is and with {_in_words(other)}, in turns; then both are ended")
             try:
@@ -117,21 +123,26 @@ class _Sitting:
             self._say("two of it and their workers may not fit into memory side by side")
         if not self._fit([other]):
             raise StudyError(f"{command} with {_in_words(other)} may not fit into memory")
-        self._say(f"{what} with {_in_words(other)}; then it is ended")
         try:
-            self._let_run([other], _LASTS_S, self._patience_s)
+            if pairs >= _FEWEST_PAIRS:
+                self._say(f"running {command} {pairs} times as it is and as often with {_in_words(other)}")
+                self._let_alternate(other, pairs)
+            else:
+                self._say(f"{what} with {_in_words(other)}; then it is ended")
+                self._let_run([other], _LASTS_S, self._patience_s)
         except TimeoutError as error:
             raise StudyError(f"{command} with {_in_words(other)} does not work: {error}") from error
 
-    def _whole_s(self, other: Cells) -> float:
-        """How long the whole program may take with other settings, at least, s."""
-        shortest_ms = (
-            loader.batches * each.low_ms
+    def _whole_s(self, other: Cells) -> tuple[float, float]:
+        """How long its loop takes as it is, and may take with other settings, at least, s."""
+        both_ms = [
+            (loader.batches * loader.batch_ms, loader.batches * each.low_ms)
             for loader in analyze(self._run).loaders
             for each in loader.forecasts
             if other.get(loader.loader) == (each.num_workers, each.prefetch_factor)
-        )
-        return max(shortest_ms, default=math.inf) / 1e3
+        ]
+        now_ms, other_ms = (max(each) for each in zip(*both_ms, strict=True)) if both_ms else (math.inf, math.inf)
+        return now_ms / 1e3, other_ms / 1e3
 
     def _fit(self, conditions: list[Cells]) -> bool:
         """Whether so many runs at once fit into memory, each program taken to be as large as a worker."""
@@ -157,6 +168,18 @@ class _Sitting:
                 turns = [alone(launches[0], patience_s, _LASTS_S)]
             else:
                 turns = take_turns(launches, [turn_s] * len(launches), patience_s, _LASTS_S)
+        self._keep(launches, turns)
+
+    def _let_alternate(self, other: Cells, pairs: int) -> None:
+        """Every second pair goes backwards, so that steady drift cancels."""
+        with tempfile.TemporaryDirectory() as scratch:
+            launches = [self._launch(cells, Path(scratch)) for _ in range(pairs) for cells in ({}, other)]
+            order = [2 * pair + (pair + each) % 2 for pair in range(pairs) for each in (0, 1)]
+            ran = {number: alone(launches[number], self._patience_s, _LASTS_S) for number in order}
+        self._keep(launches, [ran[number] for number in range(len(launches))])
+
+    def _keep(self, launches: list[Recording], turns: list[Turns]) -> None:
+        """Raises StudyError for one that failed by itself."""
         for launch, each in zip(launches, turns, strict=True):
             if each.process.returncode and not each.was_ended:
                 launch.opened(each.process.returncode)
