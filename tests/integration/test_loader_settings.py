@@ -13,7 +13,7 @@ from recording import TRACEKIT, plain, record, tracekit
 
 from tracekit.advice.loader_effects import effect_of
 from tracekit.run.manifest import Loader
-from tracekit.run.probes import load_sitting
+from tracekit.run.probes import load_sittings
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,13 +212,14 @@ for _ in range(int(sys.argv[1])):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "why", "runs"), [("20", "another one is running", [1]), ("3", "would end before it had turns", [6, 8])]
+    ("epochs", "why", "sittings"),
+    [("20", "another one is running", [1]), ("3", "would end before it had turns", [3, 4, 5])],
 )
 def test_a_program_that_cannot_run_beside_itself_is_probed_alone(
-    epochs: str, why: str, runs: list[int], tmp_path: Path
+    epochs: str, why: str, sittings: list[int], tmp_path: Path
 ) -> None:
     """GIVEN a program that refuses to run twice at once THEN its probe says so and runs it alone with other settings,
-    or where it soon ends, in pairs, and leaves no process behind."""
+    or where it soon ends, again and again, and leaves no process behind."""
     program = tmp_path / "alone.py"
     program.write_text(ALONE)
     assert record([sys.executable, str(program), epochs], tmp_path / "run").code == 0
@@ -227,7 +228,7 @@ def test_a_program_that_cannot_run_beside_itself_is_probed_alone(
     assert "side by side" in done.stderr and why in done.stderr
     (loader,) = json.loads(done.stdout)["loaders"]
     assert loader["probed"]
-    assert len(load_sitting(tmp_path / "run")) in runs
+    assert len(load_sittings(tmp_path / "run")) in sittings
     assert not any(psutil.pid_exists(int(pid)) for pid in program.with_suffix(".pids").read_text().split())
 
 

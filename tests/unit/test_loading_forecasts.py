@@ -278,9 +278,9 @@ def test_what_a_probe_has_seen_is_told_as_it_was() -> None:
     assert between.expected == pytest.approx(0.01 * (1 + 2 * 3 / 7), rel=0.02)
 
 
-def test_pairs_of_whole_runs_tell_how_sure_they_are() -> None:
-    """GIVEN whole runs in pairs, in each of which 8 workers took two thirds, give or take 2 %, as the machine changed
-    its speed by a third from pair to pair THEN that is told about as surely; of two pairs it is not told by these."""
+def test_rounds_of_whole_runs_tell_how_sure_they_are() -> None:
+    """GIVEN rounds of whole runs, in each of which 8 workers took two thirds, give or take 2 %, as the machine changed
+    its speed by a third from one to the next THEN that is told about as surely; of two it is not told by these."""
     found = costs(workers=1, cpu=0.02, consume=0.01, readers=1)
 
     def ran(workers: int, times: float) -> LoaderCosts:
@@ -288,11 +288,11 @@ def test_pairs_of_whole_runs_tell_how_sure_they_are() -> None:
         return replace(seen, wait=seen.wait * 0 + 0.01 * times, gap=seen.gap * 0 + 0.01 * times)
 
     paces, errors = [1.0, 1.3, 0.8, 1.1, 1.2], [0.98, 1.02, 1.0, 1.02, 0.98]
-    pairs = [(ran(1, pace), ran(8, pace * error * 2 / 3)) for pace, error in zip(paces, errors, strict=True)]
+    rounds = [[ran(1, pace), ran(8, pace * error * 2 / 3)] for pace, error in zip(paces, errors, strict=True)]
     of_many, of_few = (
         next(
             each
-            for each in forecasts(found, [8], Probe(pairs[0][1], [], True, pairs[:count])).grid
+            for each in forecasts(found, [8], Probe(rounds[0][1], [], True, rounds[:count])).grid
             if each.settings.prefetch == 2
         )
         for count in (5, 2)

@@ -13,7 +13,7 @@ from tracekit.cli.main import main
 from tracekit.errors import RunError
 from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
-from tracekit.run.probes import Probed, clear_probe, load_sitting, save_sitting
+from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
 from tracekit.study.probe import turn_s
 
@@ -30,9 +30,10 @@ def probed(
     begins_ms: float,
     busy_turns: int = TURNS,
     sizes: Sizes = ALIKE,
+    in_turns: int = 2,
 ) -> Probed:
-    """A run in `path` that has every second turn, and takes so many ms for the batches of each of its turns, times the
-    size of each, over and over; after some of the turns it makes none."""
+    """A run in `path` that has every second turn, or third (`in_turns`), and takes so many ms for the batches of each
+    of its turns, times the size of each, over and over; after some of the turns it makes none."""
     tape, stops, index = Tape(process=0, role="main"), [(0, ns(begins_ms))], 0
     tape.gap(begins_ms)
     for turn in range(TURNS):
@@ -43,7 +44,7 @@ def probed(
             tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
             tape.gap(0.1 * took_ms)
             index += 1
-        tape.now = ends + ns(TURN_MS)
+        tape.now = ends + ns((in_turns - 1) * TURN_MS)
         stops.append((ends, tape.now))
     prefetch = 2 if workers else None
     manifest = make_manifest(cpus=4, loaders={"loader": Loader(num_workers=workers, prefetch_factor=prefetch)})
@@ -60,10 +61,10 @@ def with_probe(
 ) -> Path:
     make_run(path, [Tape(process=0, role="main")])
     sitting = [
-        probed(path / PROBE / str(number), *each, number * TURN_MS, busy_turns, sizes[number])
+        probed(path / PROBE / str(number), *each, number * TURN_MS, busy_turns, sizes[number % 2], len(conditions))
         for number, each in enumerate(conditions)
     ]
-    save_sitting(path, sitting)
+    save_sittings(path, [sitting])
     return path
 
 
@@ -78,6 +79,13 @@ def test_settings_are_compared_in_the_turns_they_had_side_by_side(tmp_path: Path
     assert seen.ratio == pytest.approx(0.5, rel=0.05) and 0 < seen.error < 0.15
     assert found.costs.settings.num_workers == 4
     assert (found.costs.wait + found.costs.gap).max() < 0.01 and found.costs.blocked.max() < 0.008
+
+
+def test_two_other_settings_are_both_compared_with_those_of_the_run(tmp_path: Path) -> None:
+    """GIVEN 4 workers with which a batch takes half as long, and 2 with three quarters THEN both are seen."""
+    paces = (0, [8.0] * TURNS), (4, [4.0] * TURNS), (2, [6.0] * TURNS)
+    found = probes(open_run(with_probe(tmp_path / "run", *paces)))["loader"]
+    assert [(each.workers, round(each.ratio, 1)) for each in found.seen] == [(4, 0.5), (2, 0.8)]
 
 
 def test_what_was_seen_is_as_uncertain_as_turns_differ(tmp_path: Path) -> None:
@@ -121,20 +129,23 @@ def test_a_program_that_could_not_run_beside_itself_tells_of_storage_alone(tmp_p
     assert not found.seen and found.costs.settings.num_workers == 4
 
 
-def test_whole_runs_one_after_the_other_are_told_apart_in_pairs(tmp_path: Path) -> None:
+def test_whole_runs_one_after_the_other_are_told_apart_in_rounds(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
-    workers = (0, 4, 0, 4, 0, 4)
-    runs = [probed(path / PROBE / str(number), each, [4.0] * TURNS, 1) for number, each in enumerate(workers)]
-    save_sitting(path, [Probed(each.run, []) for each in runs])
+    workers = (0, 4, 2)
+    sittings = []
+    for number in range(3):
+        runs = [probed(path / PROBE / f"{number}.{each}", each, [4.0] * TURNS, 1) for each in workers]
+        sittings.append([Probed(each.run, []) for each in runs])
+    save_sittings(path, sittings)
     found = probes(open_run(path))["loader"]
-    assert found.alone and found.costs.settings.num_workers == 4
-    assert [tuple(each.settings.num_workers for each in pair) for pair in found.pairs] == [(0, 4)] * 3
+    assert found.alone and not found.seen and found.costs.settings.num_workers in workers[1:]
+    assert [tuple(each.settings.num_workers for each in one) for one in found.rounds] == [workers] * 3
 
 
 def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", [Tape(process=0, role="main")])
     make_run(path / PROBE / "1", [Tape(process=0, role="main")])
-    save_sitting(path, [Probed("1", [])])
+    save_sittings(path, [[Probed("1", [])]])
     assert "probe was left out" not in analyze(open_run(path)).advice
     (manifest,) = (path / PROBE / "1" / "manifest").glob("*.json")
     manifest.write_text("{")
@@ -142,11 +153,13 @@ def test_a_probe_that_cannot_be_read_is_named_and_the_run_explained(tmp_path: Pa
     assert "probe was left out" in report.advice and str(manifest) in report.advice
 
 
-ODD = '[{"run": "1", "stops": []}, {"run": "2", "stops": []}, {"run": "3", "stops": []}]'
-HUGE = '[{"run": "1", "stops": [[1, 99999999999999999999]]}]'
+ONE = '{"run": "1", "stops": []}'
 
 
-STRANGE = ["{", '[{"run": "../run", "stops": []}]', '[{"run": 1}]', "[1]", "[]", "", ODD, HUGE]
+STRANGE = [
+    "{", "[1]", "[]", "[[]]", "", f"[{ONE}]", f"[[{ONE}, {ONE}], [{ONE}]]",
+    '[[{"run": "../run", "stops": []}]]', '[[{"run": 1}]]', '[[{"run": "1", "stops": [[1, 99999999999999999999]]}]]',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("content", STRANGE)
@@ -155,7 +168,7 @@ def test_what_took_turns_is_not_taken_from_a_strange_file(tmp_path: Path, conten
     (path / PROBE).mkdir()
     (path / PROBE / "turns.json").write_text(content)
     with pytest.raises(RunError, match=r"turns\.json"):
-        load_sitting(path)
+        load_sittings(path)
     assert "probe was left out" in analyze(open_run(path)).advice
 
 

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from tracekit.analysis.loading import LoaderCosts, Stop, loader_costs
 from tracekit.analysis.steps import Steps, find_steps
 from tracekit.run.folder import PROBE
-from tracekit.run.probes import load_sitting
+from tracekit.run.probes import Probed, load_sittings
 from tracekit.run.reader import Run, open_run
 
 # The first part of a turn is left out: what was asked of storage came while the process was stopped, and the caches are
@@ -41,40 +41,54 @@ class Seen:
 
 @dataclass(frozen=True)
 class Probe:
-    """Of one loader: the costs of its batches with the other settings, and what was seen of these. `alone`: they had no
-    turns with the program as it is, but ran by themselves; or in `pairs` of whole runs, one after the other: the costs
-    of the program as it is, and with the other settings."""
+    """Of one loader: the costs of its batches with those of the other settings that had most made at once, and what was
+    seen of them all. `alone`: they had no turns with the program as it is, but ran by themselves; or in `rounds` of
+    whole runs, one after the other: of each, the costs of the program as it is and with the other settings."""
 
     costs: LoaderCosts
     seen: list[Seen]
     alone: bool = False
-    pairs: list[tuple[LoaderCosts, LoaderCosts]] = field(default_factory=list)
+    rounds: list[list[LoaderCosts]] = field(default_factory=list)
 
 
 def probes(run: Run) -> dict[str, Probe]:
     """By loader. Raises RunError where the probe cannot be read."""
-    runs = [(open_run(run.path / PROBE / each.run), each.stops) for each in load_sitting(run.path)]
-    turned = [_Turned(each, find_steps(each), _at(each, stops)) for each, stops in runs]
-    if not turned:
-        return {}
-    if len(turned) > 2:
-        return _of_pairs([_known_costs(each) for each in turned])
-    other = turned[-1]
-    base, ours = (_courses(turned[0]), _courses(other)) if len(turned) > 1 else ({}, {})
-    return {
-        loader: Probe(costs, _seen(costs, ours.get(loader), base.get(loader)), len(turned) == 1)
-        for loader, costs in _known_costs(other).items()
-    }
+    sittings = [[_turned(run, each) for each in sitting] for sitting in load_sittings(run.path)]
+    if len(sittings) > 1:
+        return _of_rounds([[_known_costs(each) for each in sitting] for sitting in sittings])
+    return _of_turns(*sittings) if sittings else {}
 
 
-def _of_pairs(runs: list[dict[str, LoaderCosts]]) -> dict[str, Probe]:
-    """By loader: of runs of which every second one had the other settings."""
-    both = list(zip(runs[::2], runs[1::2], strict=True))
+def _of_rounds(rounds: list[list[dict[str, LoaderCosts]]]) -> dict[str, Probe]:
+    """By loader: of whole runs, one after the other."""
     found = {}
-    for loader, costs in runs[1].items():
-        pairs = [(base[loader], other[loader]) for base, other in both if loader in base and loader in other]
-        found[loader] = Probe(costs, [], True, pairs)
+    for loader in rounds[0][-1]:
+        ran = [[each[loader] for each in one if loader in each] for one in rounds]
+        whole = [each for each in ran if len(each) == len(rounds[0])]
+        if whole:
+            found[loader] = Probe(max(whole[0][1:], key=_readers), [], True, whole)
     return found
+
+
+def _of_turns(turned: "list[_Turned]") -> dict[str, Probe]:
+    """By loader: of runs that took turns, or of one that was alone."""
+    others = [_known_costs(each) for each in turned[1:] or turned]
+    courses = [_courses(each) for each in turned] if len(turned) > 1 else []
+    found = {}
+    for loader in {name for each in others for name in each}:
+        seen = [
+            each
+            for costs, course in zip(others, courses[1:], strict=False)
+            if loader in costs
+            for each in _seen(costs[loader], course.get(loader), courses[0].get(loader))
+        ]
+        most = max((costs[loader] for costs in others if loader in costs), key=_readers)
+        found[loader] = Probe(most, seen, len(turned) == 1)
+    return found
+
+
+def _readers(costs: LoaderCosts) -> int:
+    return costs.readers
 
 
 @dataclass(frozen=True)
@@ -91,9 +105,11 @@ def _known_costs(turned: _Turned) -> dict[str, LoaderCosts]:
     return {each.loader: each for each in loader_costs(turned.run, turned.steps, turned.stops) if each.known}
 
 
-def _at(run: Run, stops: list[Stop]) -> list[Stop]:
-    offset = run.manifest.clock_offset_ns
-    return [(stopped + offset, resumed + offset) for stopped, resumed in stops]
+def _turned(run: Run, probed: Probed) -> _Turned:
+    found = open_run(run.path / PROBE / probed.run)
+    offset = found.manifest.clock_offset_ns
+    stops = [(stopped + offset, resumed + offset) for stopped, resumed in probed.stops]
+    return _Turned(found, find_steps(found), stops)
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,9 @@ _REPLAYED_WELL = 0.045
 # CPUs (at half of them: 0.035), where the machine wanders by some percent meanwhile. Every range is at least so wide.
 MODEL_ERROR = 0.15
 # By how much the logarithms of the time of one loop differ from minute to minute, at 19 of 20 points there. So many
-# pairs tell themselves how sure they are.
+# rounds of whole runs tell themselves how sure they are.
 APART = 0.15
-_FEWEST_PAIRS = 3
+_FEWEST_ROUNDS = 3
 _LEVEL = 0.95
 
 
@@ -122,20 +122,21 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
 
 
 def _pace(probe: Probe, measured: float) -> list[Seen]:
-    """How many times longer batches took in a probe whose settings had no turns: than in the other of each pair, or
-    than `measured`."""
-    settings = probe.costs.settings
-    both = np.array([(measured_time(base), measured_time(other)) for base, other in probe.pairs]).reshape(-1, 2)
-    both = both[(both > 0).all(axis=1)]
-    if len(both) >= _FEWEST_PAIRS:
-        longer = np.log(both[:, 1] / both[:, 0])
-        error = longer.std(ddof=1) / np.sqrt(len(longer)) * student.ppf((1 + _LEVEL) / 2, len(longer) - 1)
-        ratio = np.exp(longer.mean())
+    """How many times longer batches took in a probe whose settings had no turns: than as it was in each round, or than
+    `measured`."""
+    times = np.array([[measured_time(each) for each in one] for one in probe.rounds])
+    if len(times) >= _FEWEST_ROUNDS and (times > 0).all():
+        longer = np.log(times[:, 1:] / times[:, :1])
+        errors = longer.std(axis=0, ddof=1) / np.sqrt(len(longer)) * student.ppf((1 + _LEVEL) / 2, len(longer) - 1)
+        found = list(zip(probe.rounds[0][1:], np.exp(longer.mean(axis=0)), errors, strict=True))
     elif (took := measured_time(probe.costs)) > 0 and measured > 0:
-        ratio, error = took / measured, APART
+        found = [(probe.costs, took / measured, APART)]
     else:
         return []
-    return [Seen(settings.num_workers, settings.prefetch_factor or 0, float(ratio), float(error))]
+    return [
+        Seen(costs.settings.num_workers, costs.settings.prefetch_factor or 0, float(ratio), float(error))
+        for costs, ratio, error in found
+    ]
 
 
 def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float:

@@ -21,9 +21,9 @@ class Probed(msgspec.Struct):
     stops: list[tuple[Time, Time]]
 
 
-# One that ran alone, with other settings; or two that took turns; or pairs of whole runs one after the other. Of each
-# two the first is the program as it is.
-Sitting = list[Probed]
+# What was compared: the program as it is and then with other settings, which took turns, or ran, of programs that end
+# soon, again and again, each to its end; or one with other settings alone.
+Sittings = list[list[Probed]]
 
 
 def clear_probe(run: Path) -> None:
@@ -37,25 +37,25 @@ def clear_probe(run: Path) -> None:
         raise RunError(f"{folder}: a probe cannot be kept there ({error.strerror})") from None
 
 
-def save_sitting(run: Path, sitting: Sitting) -> None:
+def save_sittings(run: Path, sittings: Sittings) -> None:
     """Raises RunError where it cannot be written."""
     file = run / PROBE / _TURNS
     try:
-        file.write_bytes(msgspec.json.encode(sitting))
+        file.write_bytes(msgspec.json.encode(sittings))
     except OSError as error:
         raise RunError(f"{file}: cannot be written ({error.strerror})") from None
 
 
-def load_sitting(run: Path) -> Sitting:
+def load_sittings(run: Path) -> Sittings:
     """What ran in a run's probe, [] where it has none. Raises RunError for a file that does not say it."""
     file = run / PROBE / _TURNS
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Sitting)
+        found = msgspec.json.decode(file.read_bytes(), type=Sittings)
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
-    is_whole = len(found) == 1 or (found and len(found) % 2 == 0)
-    if not is_whole or any(Path(each.run).name != each.run for each in found):
+    is_whole = len({len(each) for each in found}) == 1 and found[0]
+    if not is_whole or any(Path(each.run).name != each.run for sitting in found for each in sitting):
         raise RunError(f"{file}: it names what is no run of the probe; make the probe again")
     return found

@@ -23,7 +23,7 @@ from tracekit.models.loading import worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.manifest import Loader, Memory
-from tracekit.run.probes import Probed, clear_probe, save_sitting
+from tracekit.run.probes import Probed, clear_probe, save_sittings
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
@@ -40,8 +40,9 @@ _SHORTEST_TURN_S = 0.25
 _BATCHES_PER_TURN, _FEWEST_BATCHES = 12, 3
 _TURNS = 5
 _LONG_TURN_S = _LASTS_S / 2 / _TURNS
-# Of whole runs, which take long to begin: pairs, as many as fit into the same time.
-_FEWEST_PAIRS, _MOST_PAIRS = 3, 6
+# Of whole runs, which take long to begin, as many of each as fit into the same time.
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 6
+_MOST_TRIED = 2  # other settings: each has the less time
 _PREFETCH = 2  # torch's default
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
@@ -49,8 +50,9 @@ Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of ea
 
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
-    """Record the run's command again, in its directory, into the folder `probe` of the run, as it is and with what
-    seems best; where nothing seems better, with as many workers as are ever advised and fit into memory.
+    """Record the run's command again, in its directory, into the folder `probe` of the run, as it is, with what seems
+    best, and with what would be best if storage answered many as fast as few; where nothing seems better, with as many
+    workers as are ever advised and fit into memory.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -70,18 +72,19 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
     began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
-    _Sitting(run, costs, began_s, say).hold(_promising(run, most) or most)
+    _Sitting(run, costs, began_s, say).hold(_promising(run, most) or [most])
 
 
-def _promising(run: Run, probed: Cells) -> Cells:
-    """What seems best, of all loaders at once; one that has nothing to try is left as it is."""
-    found: Cells = {}
+def _promising(run: Run, probed: Cells) -> list[Cells]:
+    """What seems best, and what may be best, of all loaders at once; one that has nothing to try is left as it is."""
+    tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in analyze(run).loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
         cells = [(each.num_workers, each.prefetch_factor) for each in (promising(loader), *candidates(loader)) if each]
-        if others := [cell for cell in cells if cell != now]:
-            found[loader.loader] = others[0]
-    return found
+        if others := [cell for cell in dict.fromkeys(cells) if cell != now]:
+            tried[loader.loader] = others[:_MOST_TRIED]
+    most = max(map(len, tried.values()), default=0)
+    return [{loader: cells[min(number, len(cells) - 1)] for loader, cells in tried.items()} for number in range(most)]
 
 
 def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
@@ -94,50 +97,65 @@ class _Sitting:
 
     def __init__(self, run: Run, costs: dict[str, LoaderCosts], began_s: float, say: Callable[[str], None]) -> None:
         self._run, self._costs, self._say = run, costs, say
+        self._loaders = analyze(run).loaders
         self._folder = Path(os.path.abspath(run.path)) / PROBE
         self._number = 0
         batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
         self._turn_s = turn_s(batch_s)
         self._patience_s = patience(began_s)
 
-    def hold(self, other: Cells) -> None:
-        """Let both take turns; where they cannot run side by side, the other one runs alone, or, where they end soon,
-        both do, in pairs. Raises StudyError when the command fails."""
+    def hold(self, others: list[Cells]) -> None:
+        """Let all take turns; where they cannot run side by side, one with other settings runs alone, or, where they
+        end soon, all do, again and again. Raises StudyError when the command fails."""
         command = shell_line(self._run.manifest.command)
         what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
-        now_s, other_s = self._whole_s(other)
-        pairs = 0
+        others = others[: max(int(_LASTS_S / (_TURNS * self._turn_s)) - 1, 1)]  # each is to have turns enough
+        rounds = 0
         if self._run.manifest.gpus:
             self._say("not side by side: what is stopped leaves its work to the GPU")
-        elif other_s < _TURNS * self._turn_s:
+        elif min(self._whole_s(each)[1] for each in others) < _TURNS * self._turn_s:
             self._say("not side by side: it would end before it had turns enough")
-            pairs = min(int(_LASTS_S / (now_s + other_s)), _MOST_PAIRS)
-        elif self._fit([{}, other]):
-            self._say(f"{what} in all, as it is and with {_in_words(other)}, in turns; then both are ended")
+            others, rounds = self._rounds(others)
+        elif beside := self._that_fit(others):
+            self._say(f"{what} in all, as it is and with {_in_words(beside)}, in turns; then all are ended")
             try:
-                self._let_run([{}, other], self._turn_s, self._patience_s)
+                self._let_run([{}, *beside], self._turn_s, self._patience_s)
                 return
             except (StudyError, TimeoutError) as error:
                 self._say(f"side by side {error}")
         else:
             self._say("two of it and their workers may not fit into memory side by side")
-        if not self._fit([other]):
-            raise StudyError(f"{command} with {_in_words(other)} may not fit into memory")
+        if not self._fit(others[:1]):
+            raise StudyError(f"{command} with {_in_words(others[:1])} may not fit into memory")
         try:
-            if pairs >= _FEWEST_PAIRS:
-                self._say(f"running {command} {pairs} times as it is and as often with {_in_words(other)}")
-                self._let_alternate(other, pairs)
+            if rounds:
+                self._say(f"running {command} {rounds} times as it is and as often with {_in_words(others)}")
+                self._let_run_again_and_again([{}, *others], rounds)
             else:
-                self._say(f"{what} with {_in_words(other)}; then it is ended")
-                self._let_run([other], _LASTS_S, self._patience_s)
+                self._say(f"{what} with {_in_words(others[:1])}; then it is ended")
+                self._let_run(others[:1], _LASTS_S, self._patience_s)
         except TimeoutError as error:
-            raise StudyError(f"{command} with {_in_words(other)} does not work: {error}") from error
+            raise StudyError(f"{command} with {_in_words(others)} does not work: {error}") from error
+
+    def _rounds(self, others: list[Cells]) -> tuple[list[Cells], int]:
+        """Of which others so many whole runs fit into the time, and each by itself into memory; 0 where too few do."""
+        for tried in (others, others[:1]):
+            now_s = max(self._whole_s(each)[0] for each in tried)
+            rounds = min(int(_LASTS_S / (now_s + sum(self._whole_s(each)[1] for each in tried))), _MOST_ROUNDS)
+            if rounds >= _FEWEST_ROUNDS and all(self._fit([each]) for each in ({}, *tried)):
+                return tried, rounds
+        return others, 0
+
+    def _that_fit(self, others: list[Cells]) -> list[Cells]:
+        """The first of them, as many as fit into memory beside the program as it is."""
+        fitting = [count for count in range(1, len(others) + 1) if self._fit([{}, *others[:count]])]
+        return others[: max(fitting, default=0)]
 
     def _whole_s(self, other: Cells) -> tuple[float, float]:
         """How long its loop takes as it is, and may take with other settings, at least, s."""
         both_ms = [
             (loader.batches * loader.batch_ms, loader.batches * each.low_ms)
-            for loader in analyze(self._run).loaders
+            for loader in self._loaders
             for each in loader.forecasts
             if other.get(loader.loader) == (each.num_workers, each.prefetch_factor)
         ]
@@ -168,23 +186,18 @@ class _Sitting:
                 turns = [alone(launches[0], patience_s, _LASTS_S)]
             else:
                 turns = take_turns(launches, [turn_s] * len(launches), patience_s, _LASTS_S)
-        self._keep(launches, turns)
+        save_sittings(self._run.path, [_probed(launches, turns)])
 
-    def _let_alternate(self, other: Cells, pairs: int) -> None:
-        """Every second pair goes backwards, so that steady drift cancels."""
+    def _let_run_again_and_again(self, conditions: list[Cells], rounds: int) -> None:
+        """Each to its end. Every second round goes backwards, so that steady drift cancels."""
+        sittings = []
         with tempfile.TemporaryDirectory() as scratch:
-            launches = [self._launch(cells, Path(scratch)) for _ in range(pairs) for cells in ({}, other)]
-            order = [2 * pair + (pair + each) % 2 for pair in range(pairs) for each in (0, 1)]
-            ran = {number: alone(launches[number], self._patience_s, _LASTS_S) for number in order}
-        self._keep(launches, [ran[number] for number in range(len(launches))])
-
-    def _keep(self, launches: list[Recording], turns: list[Turns]) -> None:
-        """Raises StudyError for one that failed by itself."""
-        for launch, each in zip(launches, turns, strict=True):
-            if each.process.returncode and not each.was_ended:
-                launch.opened(each.process.returncode)
-        sitting = [Probed(launch.run.name, each.stops) for launch, each in zip(launches, turns, strict=True)]
-        save_sitting(self._run.path, sitting)
+            for number in range(rounds):
+                launches = [self._launch(cells, Path(scratch)) for cells in conditions]
+                order = range(len(launches))[:: -1 if number % 2 else 1]
+                turns = {each: alone(launches[each], self._patience_s, _LASTS_S) for each in order}
+                sittings.append(_probed(launches, [turns[each] for each in range(len(launches))]))
+        save_sittings(self._run.path, sittings)
 
     def _launch(self, cells: Cells, scratch: Path) -> Recording:
         self._number += 1
@@ -216,5 +229,13 @@ def _entries(cells: Cells, facts: dict[str, Loader]) -> list[Entry]:
     return [Entry(name, value) for name, value in {**values, **holds_for(facts, values)}.items()]
 
 
-def _in_words(cells: Cells) -> str:
-    return " or ".join(in_words(*cell) for cell in dict.fromkeys(cells.values()))
+def _in_words(conditions: list[Cells]) -> str:
+    return ", ".join(" or ".join(in_words(*cell) for cell in dict.fromkeys(cells.values())) for cells in conditions)
+
+
+def _probed(launches: list[Recording], turns: list[Turns]) -> list[Probed]:
+    """Raises StudyError for one that failed by itself."""
+    for launch, each in zip(launches, turns, strict=True):
+        if each.process.returncode and not each.was_ended:
+            launch.opened(each.process.returncode)
+    return [Probed(launch.run.name, each.stops) for launch, each in zip(launches, turns, strict=True)]
