@@ -7,7 +7,8 @@ CPU time of its processes by the kernel, the sectors of the disk, the bytes of t
 says were made (inotify); of copies, the CPU time that they took over that of the same copies measured by STREAM's rule.
 `edges`: how long it takes from the order until there is noise, and until there is none, s. `killed`: how many of twenty
 supervisors left something running. `plantings`: a program on one CPU and noise beside it, whose phase and resource have
-to be blamed, with `--budget` seconds each; and silence beside it, which has to do nothing. `mixes`: two kinds at once,
+to be blamed, with `--budget` seconds each; and noise that has to do nothing; where root, also two ranks on emulated
+hosts (network namespaces, a link limited by `tc tbf`) and noise on their link. `mixes`: two kinds at once,
 predicted from each by itself, and measured. `study`: the default study of samples/lstm_lm.py.
 """
 
@@ -16,6 +17,7 @@ import ctypes
 import ctypes.util
 import json
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,13 @@ from tracekit.noise.reach import reach
 from tracekit.noise.spec import KINDS, dose_text, parse, parse_all
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from network_hosts import NetworkHost, network_hosts  # noqa: E402
+
 PROGRAM = [sys.executable, str(ROOT / "tests" / "integration" / "programs" / "beside_noise.py")]
 SAMPLE = [sys.executable, str(ROOT / "samples" / "lstm_lm.py")]
 LEVELS, LASTS_S = (0.1, 0.3, 0.6), 3.0
+LINK_MBIT = 500
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -209,14 +215,40 @@ def runs(process: psutil.Process) -> bool:
     return False
 
 
-def study(noises: list[str], command: list[str], budget_s: float, folder: str) -> dict[str, Any]:
-    """A study of noises beside a command."""
+def study(noises: list[str], command: list[str], budget_s: float, folder: str, on: list[str]) -> dict[str, Any]:
+    """A study of noises beside a command, `on` a host."""
     flags = [word for noise in noises for word in ("--noise", noise)]
-    words = [*TRACEKIT, "study", "noise", *flags, "--budget", f"{budget_s:.0f}s", "--json", "-o", folder]
+    words = [*on, *TRACEKIT, "study", "noise", *flags, "--budget", f"{budget_s:.0f}s", "--json", "-o", folder]
     done = subprocess.run([*words, "--", *command], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
     return dict(json.loads(done.stdout))
+
+
+@contextmanager
+def two_hosts() -> Iterator[list[NetworkHost]]:
+    """Two emulated hosts with a slow link; none where that is not allowed."""
+    with ExitStack() as stack:
+        hosts: list[NetworkHost] = []
+        try:
+            hosts = stack.enter_context(network_hosts(2))
+        except (OSError, subprocess.CalledProcessError) as error:
+            progress(f"no noise on networks: {error}")
+        for host in hosts:
+            host.limited_to(LINK_MBIT)
+        yield hosts
+
+
+def on_both(hosts: list[NetworkHost]) -> list[str]:
+    """A rank on each host and a CPU of its own, started on the first."""
+    ranks = []
+    for number, (host, cpu) in enumerate(zip(hosts, (CPUS[0], CPUS[-1]), strict=True)):
+        words = ["taskset", "-c", str(cpu), sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+        words += ["--nproc-per-node", "1", "--node-rank", str(number), "--master-addr", hosts[0].address]
+        words += ["--master-port", "29571", *PROGRAM[1:], "--steps", "600", "--width", "256"]
+        ranks.append(shlex.join(["env", f"GLOO_SOCKET_IFNAME={host.interface}", *words]))
+    other = shlex.join(hosts[1].on_it(["sh", "-c", ranks[1]]))
+    return ["sh", "-c", f"{other} > /dev/null 2>&1 & {ranks[0]}; code=$?; wait; exit $code"]
 
 
 def plantings(budget_s: float) -> list[dict[str, Any]]:
@@ -224,22 +256,31 @@ def plantings(budget_s: float) -> list[dict[str, Any]]:
     first, last = CPUS[0], CPUS[-1]
     pinned = ["taskset", "-c", str(first), *PROGRAM]
     found = []
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        copies = dose_text(KINDS["memory"], reach("memory", f"@{last}"))
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, two_hosts() as hosts:
+        moved = reach("memory", f"@{last}")
+        copies, half = (dose_text(KINDS["memory"], share * moved) for share in (1, 0.6))
         computing = {"forward", "backward", "optimizer", "other"}
         busy = [*pinned, "--steps", "6000"]
         streaming = [*pinned, "--steps", "200", "--streams", "48"]
         reading = [*pinned, "--steps", "3000", "--batch", "2", "--width", "64", "--read", folder]
         cases = [
-            ("nothing", f"metadata=30/s@{folder}", busy, set[str](), ""),
+            ("nothing", f"metadata=30/s@{folder}@{last}", busy, set[str](), ""),
+            ("other CPU", f"cpu=0.5@{last}", busy, set[str](), ""),
             ("same CPU", f"cpu=0.5@{first}", busy, computing, "cpu"),
+            ("same CPU, little", f"cpu=0.15@{first}", busy, computing, "cpu"),
             ("same CPU, busy", f"busy=0.3@{first}", busy, computing, "cpu"),
             ("memory", f"memory={copies}@{last}", streaming, computing, "memory"),
+            ("memory, less", f"memory={half}@{last}", streaming, computing, "memory"),
             ("disk", f"disk=1GB/s@{folder}@{last}", reading, {"loading"}, "disk"),
+            ("disk, less", f"disk=600MB/s@{folder}@{last}", reading, {"loading"}, "disk"),
         ]
+        if hosts:
+            noise = f"network={0.6 * LINK_MBIT:.0f}Mb/s@{hosts[0].interface}@{hosts[1].address}"
+            cases.append(("network", noise, on_both(hosts), {"communication"}, "network"))
         for name, noise, command, phases, resource in cases:
+            on = hosts[0].on_it([]) if name == "network" else []
             with tempfile.TemporaryDirectory() as scratch:
-                told = study([noise], command, budget_s, f"{scratch}/study")
+                told = study([noise], command, budget_s, f"{scratch}/study", on)
             (effect,) = told["noise"]
             blamed = [(each["phase"], each["resource"], round(each["share"], 2)) for each in effect["blame"][:3]]
             most = effect["blame"][0] if effect["blame"] else {"phase": "", "resource": ""}

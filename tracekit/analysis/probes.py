@@ -72,18 +72,14 @@ def _of_rounds(rounds: list[list[dict[str, LoaderCosts]]]) -> dict[str, Probe]:
 
 def _of_turns(turned: "list[_Turned]") -> dict[str, Probe]:
     """By loader: of runs that took turns, or of one that was alone."""
-    others = [_known_costs(each) for each in turned[1:] or turned]
-    courses = [_courses(each) for each in turned] if len(turned) > 1 else []
+    ran = [{each.costs.loader: each for each in _ran(one)} for one in turned]
+    base, others = ran[0], ran[1:] or ran
     found = {}
     for loader in {name for each in others for name in each}:
-        seen = [
-            each
-            for costs, course in zip(others, courses[1:], strict=False)
-            if loader in costs
-            for each in _seen(costs[loader], course.get(loader), courses[0].get(loader))
-        ]
-        most = max((costs[loader] for costs in others if loader in costs), key=_readers)
-        found[loader] = Probe(most, seen, len(turned) == 1)
+        theirs = [each[loader] for each in others if loader in each]
+        seen = [_seen(each, base[loader]) for each in theirs] if len(ran) > 1 and loader in base else []
+        most = max((each.costs for each in theirs), key=_readers)
+        found[loader] = Probe(most, [each for each in seen if each is not None], len(ran) == 1)
     return found
 
 
@@ -113,91 +109,117 @@ def _turned(run: Run, probed: Probed) -> _Turned:
 
 
 @dataclass(frozen=True)
-class _Course:
-    """How a run of a sitting went on with a loader: of each turn its seconds and batches, (T, 2); and for how many
-    seconds it had run, of those that it had in turns, when it got each batch [B], in the order in which it got them."""
+class _Ran:
+    """How a run of a sitting went on with a loader: of each turn its seconds and batches, (T, 2), and how many epochs
+    `began`, [T]; and for how many seconds it had run, of those that it had in turns, `when` it got each batch, [B], in
+    the order in which it got them, of which the `firsts` began an epoch. What was read for it while it was stopped is
+    at most the share `unpaid` of all that it read."""
 
+    costs: LoaderCosts
     turns: Times
-    ran: Times
+    began: Times
+    when: Times
+    firsts: NDArray[np.intp]
+    unpaid: float
 
 
-def _courses(turned: _Turned) -> dict[str, _Course]:
-    """By loader."""
+def _ran(turned: _Turned) -> list[_Ran]:
+    """For each loader whose batches were seen to be made."""
     batches = turned.run.sql(
-        "SELECT loader, start_ns + duration_ns AS received_ns FROM batches WHERE process = ? ORDER BY received_ns",
+        "SELECT loader, epoch, start_ns + duration_ns AS received_ns FROM batches WHERE process = ? "
+        "ORDER BY received_ns",
         [turned.steps.main],
     )
     stops = np.array(turned.stops, dtype=np.int64).reshape(-1, 2)
     begin, end = stops[:-1, 1], stops[1:, 0]
-    if not len(begin):
-        return {}
     ran = np.append(0, np.cumsum(end - begin))
     warm = begin + ((end - begin) * _COLD).astype(np.int64)
-    found = {}
-    for loader, part in batches.groupby("loader"):
-        received = part["received_ns"].to_numpy()
+    found = []
+    for costs in _known_costs(turned).values():
+        if not len(begin):
+            found.append(_Ran(costs, np.empty((0, 2)), np.empty(0), np.empty(0), np.empty(0, np.intp), 0.0))
+            continue
+        own = batches[batches["loader"] == costs.loader]
+        received = own["received_ns"].to_numpy()
+        firsts = np.flatnonzero(np.diff(own["epoch"].to_numpy(), prepend=-1))
+        began = np.diff(np.searchsorted(received[firsts], np.append(begin, end[-1]))).astype(np.float64)
         count = np.searchsorted(received, end) - np.searchsorted(received, warm)
         # It may go on without this loader; after the last turn it did not go on.
         is_at_it = (warm >= received[0]) & ((end <= received[-1]) | (end == end[-1:]) & (count > 0))
         turns = np.where(is_at_it[:, None], np.stack([(end - warm) / _NS, count], axis=1), 0.0)
         received = received[received <= end[-1]]  # of a last turn that was not stopped nobody knows the end
         turn = np.maximum(np.searchsorted(begin, received, "right") - 1, 0)
-        until = ran[turn] + np.minimum(received - begin[turn], (end - begin)[turn])
-        found[str(loader)] = _Course(turns, until / _NS)
+        when = ran[turn] + np.minimum(received - begin[turn], (end - begin)[turn])
+        # A batch that is being read as it is stopped is half read, about.
+        unpaid = float(costs.blocked.mean()) / 2 / (ran[-1] / len(begin) / _NS)
+        found.append(_Ran(costs, turns, began, when / _NS, firsts, unpaid))
     return found
 
 
-def _seen(costs: LoaderCosts, ours: _Course | None, base: _Course | None) -> list[Seen]:
+@dataclass(frozen=True)
+class _Parts:
+    """What is compared: seconds and batches of P parts, (2, P, 2), the base last; and how many epochs began in each,
+    more than in the part of the base where that is another one, [P]."""
+
+    both: Times
+    began: Times
+
+
+def _seen(ours: _Ran, base: _Ran) -> Seen | None:
     """By the turns that both had side by side, or by the batches that both got, whichever is surer: the machine is the
     same in the former, and the samples may be in the latter. These hold what was read while a process was stopped,
-    for which the turns leave their cold part out: by how much the two differ counts as an error too."""
-    if ours is None or base is None:
-        return []
+    for which the turns leave their cold part out: by how much the two differ counts as an error too, as far as what was
+    read so can account for it."""
     both = [each for each in (_side_by_side(ours, base), _of_the_same_batches(ours, base)) if each is not None]
     tried = [_ratio(each, 1 - (1 - _LEVEL) / len(both)) for each in both]
     if not tried:
-        return []
+        return None
     if len(tried) == 2:
         (by_turns, _), (by_batches, error) = tried
-        tried[1] = by_batches, float(np.hypot(error, np.log(by_batches / by_turns)))
+        apart = min(abs(np.log(by_batches / by_turns)), max(ours.unpaid, base.unpaid))
+        tried[1] = by_batches, float(np.hypot(error, apart))
     ratio, error = min(tried, key=lambda each: each[1])
-    return [Seen(costs.settings.num_workers, costs.settings.prefetch_factor or 0, ratio, error)]
+    settings = ours.costs.settings
+    return Seen(settings.num_workers, settings.prefetch_factor or 0, ratio, error)
 
 
-def _side_by_side(ours: _Course, base: _Course) -> Times | None:
-    """Seconds and batches of the turns that both had: (2, T, 2), the base last."""
+def _side_by_side(ours: _Ran, base: _Ran) -> _Parts | None:
+    """The turns that both had."""
     turns = min(len(ours.turns), len(base.turns))
-    both = np.stack([ours.turns[:turns], base.turns[:turns]])
-    both = both[:, (both[:, :, 0] > 0).all(axis=0)]
+    both, began = (np.stack([getattr(each, name)[:turns] for each in (ours, base)]) for name in ("turns", "began"))
+    had = (both[:, :, 0] > 0).all(axis=0)
+    both = both[:, had]
     each_batches = both[:, :, 1]
     is_enough = both.shape[1] >= _FEWEST_TURNS and (each_batches.sum(axis=1, keepdims=True) > each_batches).all()
-    return both if is_enough else None
+    return _Parts(both, (began[0] - began[1])[had]) if is_enough else None
 
 
-def _of_the_same_batches(ours: _Course, base: _Course) -> Times | None:
-    """Seconds and batches of parts of what both got in their turns: (2, parts, 2), the base last."""
+def _of_the_same_batches(ours: _Ran, base: _Ran) -> _Parts | None:
+    """Parts of what both got in their turns."""
     parts = min(_MOST_PARTS, *(int(np.count_nonzero(each.turns[:, 1])) for each in (ours, base)))
-    first = max(int(np.count_nonzero(each.ran < 0)) for each in (ours, base))
-    last = min(len(ours.ran), len(base.ran)) - 1
+    first = max(int(np.count_nonzero(each.when < 0)) for each in (ours, base))
+    last = min(len(ours.when), len(base.when)) - 1
     parts = min(parts, (last - first) // _FEWEST_BATCHES)
     if parts < _FEWEST_TURNS:
         return None
     cuts = np.linspace(first, last, parts + 1).astype(np.intp)
-    seconds = np.stack([np.diff(each.ran[cuts]) for each in (ours, base)])
+    seconds = np.stack([np.diff(each.when[cuts]) for each in (ours, base)])
     if (seconds <= 0).any():
         return None
-    return np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2)
+    began = np.diff(np.searchsorted(base.firsts, cuts, "right")).astype(np.float64)
+    return _Parts(np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2), began)
 
 
-def _ratio(both: Times, level: float) -> tuple[float, float]:
-    """How many times longer than the base a batch took; the error of the logarithm at this level, by leaving out one
-    part after the other (jackknife)."""
-    parts, sums = both.shape[1], both.sum(axis=1)
-
-    def log_ratio(times: Times) -> Times:
-        per_batch = np.log(times[..., 0] / times[..., 1])
-        return np.asarray(per_batch[0] - per_batch[1])
-
-    left_out = log_ratio(sums[:, None] - both)
-    error = np.sqrt((parts - 1) * np.mean((left_out - left_out.mean()) ** 2)) * student.ppf((1 + level) / 2, parts - 1)
-    return float(np.exp(log_ratio(sums))), float(error)
+def _ratio(parts: _Parts, level: float) -> tuple[float, float]:
+    """How many times longer than the base a batch took; the error of the logarithm at this level, by how much each part
+    moves it (the linear jackknife). That parts in which workers start take longer is no error."""
+    both, began = parts.both, parts.began - parts.began.mean()
+    ours, base = both.sum(axis=1)
+    shares = both / both.sum(axis=1, keepdims=True)
+    moves = np.diff(np.diff(shares, axis=2)[:, :, 0], axis=0)[0]
+    left = len(moves) - 1
+    if began.any() and left > _FEWEST_TURNS:
+        moves = moves - began * (began @ moves) / (began @ began)
+        left -= 1
+    error = np.sqrt((left + 1) / left * (moves @ moves)) * student.ppf((1 + level) / 2, left)
+    return float(ours[0] / ours[1] * base[1] / base[0]), float(error)

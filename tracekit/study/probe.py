@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import holds_for, in_words, promising
+from tracekit.advice.loading import by_storage, holds_for, in_words, promising, smallest_as_good
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
@@ -27,7 +27,6 @@ from tracekit.run.probes import Probed, clear_probe, save_sittings
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
-from tracekit.study.loading import candidates
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import Turns, alone, patience, take_turns
 
@@ -42,7 +41,6 @@ _TURNS = 5
 _LONG_TURN_S = _LASTS_S / 2 / _TURNS
 # Of whole runs, which take long to begin, as many of each as fit into the same time.
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 6
-_MOST_TRIED = 2  # other settings: each has the less time
 _PREFETCH = 2  # torch's default
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
@@ -76,13 +74,17 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
 
 
 def _promising(run: Run, probed: Cells) -> list[Cells]:
-    """What seems best, and what may be best, of all loaders at once; one that has nothing to try is left as it is."""
+    """What seems best, and what is if storage answers many as fast as few, of all loaders at once; one that has nothing
+    to try is left as it is."""
     tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in analyze(run).loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
-        cells = [(each.num_workers, each.prefetch_factor) for each in (promising(loader), *candidates(loader)) if each]
-        if others := [cell for cell in dict.fromkeys(cells) if cell != now]:
-            tried[loader.loader] = others[:_MOST_TRIED]
+        best, *others = promising(loader), *(smallest_as_good(loader.forecasts, each) for each in by_storage(loader))
+        if best is None or (best.num_workers, best.prefetch_factor) == now:
+            best, *others = others
+        cells = [(each.num_workers, each.prefetch_factor) for each in (best, others[0]) if each]
+        if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
+            tried[loader.loader] = different
     most = max(map(len, tried.values()), default=0)
     return [{loader: cells[min(number, len(cells) - 1)] for loader, cells in tried.items()} for number in range(most)]
 
