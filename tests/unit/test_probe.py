@@ -18,6 +18,7 @@ from tracekit.run.reader import open_run
 from tracekit.study.probe import turn_s
 
 TURN_MS, TURNS = 250.0, 8
+PER_EPOCH = 80
 
 Sizes = NDArray[np.float64]
 ALIKE = np.ones(1)
@@ -31,6 +32,8 @@ def probed(
     busy_turns: int = TURNS,
     sizes: Sizes = ALIKE,
     in_turns: int = 2,
+    start_ms: float = 0.0,
+    epoch_of: int = 1 << 30,
 ) -> Probed:
     """A run in `path` that has every second turn, or third (`in_turns`), and takes so many ms for the batches of each
     of its turns, times the size of each, over and over; after some of the turns it makes none."""
@@ -39,9 +42,11 @@ def probed(
     for turn in range(TURNS):
         ends = tape.now + ns(TURN_MS)
         while turn < busy_turns and tape.now + ns(took_ms := batch_ms[turn] * sizes[index % len(sizes)]) < ends:
+            if start_ms and index % PER_EPOCH == 0:
+                tape.gap(start_ms)
             start = tape.now
             tape.fetch(0.9 * took_ms, turn=index, cpu_ms=0.1 * took_ms)
-            tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
+            tape.add("batches", start, tape.now, loader="loader", epoch=index // epoch_of, index=index, worker=-1)
             tape.gap(0.1 * took_ms)
             index += 1
         tape.now = ends + ns((in_turns - 1) * TURN_MS)
@@ -86,6 +91,24 @@ def test_two_other_settings_are_both_compared_with_those_of_the_run(tmp_path: Pa
     paces = (0, [8.0] * TURNS), (4, [4.0] * TURNS), (2, [6.0] * TURNS)
     found = probes(open_run(with_probe(tmp_path / "run", *paces)))["loader"]
     assert [(each.workers, round(each.ratio, 1)) for each in found.seen] == [(4, 0.5), (2, 0.8)]
+
+
+def test_that_workers_start_as_an_epoch_begins_is_no_error(tmp_path: Path) -> None:
+    """GIVEN epochs at whose begin 4 workers take three times as long as none, and half as long else THEN what was seen
+    is surer than where nobody knows when an epoch begins, and holds what whole epochs take."""
+    seen = []
+    for name, epoch_of in (("told", PER_EPOCH), ("untold", 1 << 30)):
+        path = make_run(tmp_path / name, [Tape(process=0, role="main")])
+        sitting = [
+            probed(path / PROBE / str(number), workers, [batch_ms] * TURNS, number * TURN_MS, start_ms=start_ms,
+                   epoch_of=epoch_of)
+            for number, (workers, batch_ms, start_ms) in enumerate([(0, 6.0, 20.0), (4, 3.0, 60.0)])
+        ]  # fmt: skip
+        save_sittings(path, [sitting])
+        seen += probes(open_run(path))["loader"].seen
+    told, untold = seen
+    truth = (PER_EPOCH * 3 + 60) / (PER_EPOCH * 6 + 20)
+    assert told.error < 0.7 * untold.error and abs(np.log(told.ratio / truth)) < told.error
 
 
 def test_what_was_seen_is_as_uncertain_as_turns_differ(tmp_path: Path) -> None:
@@ -157,7 +180,7 @@ ONE = '{"run": "1", "stops": []}'
 
 
 STRANGE = [
-    "{", "[1]", "[]", "[[]]", "", f"[{ONE}]", f"[[{ONE}, {ONE}], [{ONE}]]",
+    "{", "[1]", "[]", "[[]]", "", f"[{ONE}]", f"[[{ONE}, {ONE}], [{ONE}]]", f"[[{ONE}], [{ONE}]]",
     '[[{"run": "../run", "stops": []}]]', '[[{"run": 1}]]', '[[{"run": "1", "stops": [[1, 99999999999999999999]]}]]',
 ]  # fmt: skip
 

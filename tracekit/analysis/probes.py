@@ -163,6 +163,7 @@ class _Parts:
 
     both: Times
     began: Times
+    missing: float = 0.0  # how many epochs more than began are usual in so many batches
 
 
 def _seen(ours: _Ran, base: _Ran) -> Seen | None:
@@ -207,19 +208,22 @@ def _of_the_same_batches(ours: _Ran, base: _Ran) -> _Parts | None:
     if (seconds <= 0).any():
         return None
     began = np.diff(np.searchsorted(base.firsts, cuts, "right")).astype(np.float64)
-    return _Parts(np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2), began)
+    missing = (last - first) / float(np.diff(base.firsts).mean()) - began.sum() if len(base.firsts) > 1 else 0.0
+    return _Parts(np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2), began, missing)
 
 
 def _ratio(parts: _Parts, level: float) -> tuple[float, float]:
     """How many times longer than the base a batch took; the error of the logarithm at this level, by how much each part
-    moves it (the linear jackknife). That parts in which workers start take longer is no error."""
+    moves it (the linear jackknife). That parts in which an epoch begins, and workers start, differ is no error; it
+    counts as often as is usual, give or take one."""
     both, began = parts.both, parts.began - parts.began.mean()
     ours, base = both.sum(axis=1)
     shares = both / both.sum(axis=1, keepdims=True)
     moves = np.diff(np.diff(shares, axis=2)[:, :, 0], axis=0)[0]
-    left = len(moves) - 1
+    left, of_one = len(moves) - 1, 0.0
     if began.any() and left > _FEWEST_TURNS:
-        moves = moves - began * (began @ moves) / (began @ began)
-        left -= 1
+        of_one = (began @ moves) / (began @ began)
+        moves, left = moves - began * of_one, left - 1
     error = np.sqrt((left + 1) / left * (moves @ moves)) * student.ppf((1 + level) / 2, left)
-    return float(ours[0] / ours[1] * base[1] / base[0]), float(error)
+    ratio = ours[0] / ours[1] * base[1] / base[0] * np.exp(of_one * parts.missing)
+    return float(ratio), float(np.hypot(error, of_one))

@@ -55,7 +55,7 @@ def load_sittings(run: Path) -> Sittings:
         return []
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
-    is_whole = len({len(each) for each in found}) == 1 and found[0]
+    is_whole = len({len(each) for each in found}) == 1 and len(found[0]) >= (1 if len(found) == 1 else 2)
     if not is_whole or any(Path(each.run).name != each.run for sitting in found for each in sitting):
         raise RunError(f"{file}: it names what is no run of the probe; make the probe again")
     return found

@@ -1,8 +1,8 @@
-"""The probe: the command of a run twice more, for some seconds of its loop.
+"""The probe: the command of a run again, for some seconds of its loop.
 
 One run has not seen how storage and CPUs serve more workers than it had, and no model tells small gains. So the program
-with what seems best and the program as it is take turns, and both are ended when they have been seen; or, where they
-end too soon for that, run one after the other, again and again.
+as it is takes turns with itself with what seems best and with what may be, and all are ended when they have been seen;
+or, where they end too soon for that, they run one after the other, again and again.
 """
 
 import math
@@ -30,7 +30,7 @@ from tracekit.settings.file import Entry, write_settings
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.turns import Turns, alone, patience, take_turns
 
-# All turns of both: more would tell more, and be more than a look.
+# All turns of all: more would tell more, and be more than a look.
 _LASTS_S = 10.0
 # A turn has a dozen batches, as what was read while the others had theirs is in it; of batches so long that each would
 # have less than five turns, fewer, but no less than three. Where a program ends before five it is alone: what it makes
@@ -95,7 +95,7 @@ def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
 
 
 class _Sitting:
-    """The program as it is and with other settings, at the same time."""
+    """The program as it is and with other settings, at the same time or one after the other."""
 
     def __init__(self, run: Run, costs: dict[str, LoaderCosts], began_s: float, say: Callable[[str], None]) -> None:
         self._run, self._costs, self._say = run, costs, say
