@@ -4,7 +4,8 @@
 
 `doses`: each kind at three levels within this machine's reach, against a measurement that knows nothing of it: the
 CPU time of its processes by the kernel, the sectors of the disk, the bytes of the interface, the files that the kernel
-says were made (inotify); of copies, the CPU time that they took over that of the same copies measured by STREAM's rule.
+says were made (inotify); of copies, the CPU time that they took, times what such copies at that rate move in it by
+STREAM's rule.
 `edges`: how long it takes from the order until there is noise, and until there is none, s. `killed`: how many of twenty
 supervisors left something running. `plantings`: a program on one CPU and noise beside it, whose phase and resource have
 to be blamed, with `--budget` seconds each; and noise that has to do nothing; where root, also two ranks on emulated
@@ -44,6 +45,8 @@ from network_hosts import NetworkHost, network_hosts  # noqa: E402
 PROGRAM = [sys.executable, str(ROOT / "tests" / "integration" / "programs" / "beside_noise.py")]
 SAMPLE = [sys.executable, str(ROOT / "samples" / "lstm_lm.py")]
 LEVELS, LASTS_S = (0.1, 0.3, 0.6), 3.0
+# The kernel keeps 16,384 events of files that were made and removed until they are read.
+READ_EACH_S = 0.02
 LINK_MBIT = 500
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -87,14 +90,21 @@ def files_made(folder: str) -> Iterator[Callable[[], int]]:
     os.close(descriptor)
 
 
-def copied_per_cpu_second(kind: str) -> float:
-    """STREAM's copy in a process of its own, bytes read and written: what a CPU moves in a second."""
+def copied_per_cpu_second(kind: str, rate: float) -> float:
+    """STREAM's copy in a process of its own on the CPU of the noise, at so many bytes/s read and written, in bursts
+    5 ms apart: what a CPU moves in a second that it is busy so, waking up and finding cold caches included."""
     size = "4 * last_level_cache()" if kind == "memory" else "last_level_cache() // 4"
     probe = (
-        "import time, numpy as np\nfrom tracekit.noise.works import last_level_cache\n"
-        f"a = np.ones(({size}) // 8); b = np.ones_like(a); times = []\n"
-        "for _ in range(30):\n t = time.thread_time(); np.copyto(b, a); times.append(time.thread_time() - t)\n"
-        "print(2 * a.nbytes / float(np.median(times[5:])))"
+        "import os, sys, time, numpy as np\nfrom tracekit.noise.works import last_level_cache\n"
+        f"os.sched_setaffinity(0, {{{CPUS[-1]}}})\nn = ({size}) // 8; a = np.ones(n); b = np.ones_like(a)\n"
+        f"burst = int({rate} * 0.005 / 16); at = moved = 0; largest = (4 << 20) // 8\n"
+        "began, cpu = time.monotonic(), time.process_time()\n"
+        "for turn in range(400):\n"
+        " left = burst\n"
+        " while left > 0:\n"
+        "  k = min(left, largest, n - at); np.copyto(b[at:at + k], a[at:at + k]); at = (at + k) % n; left -= k\n"
+        " moved += 16 * burst; time.sleep(max(began + (turn + 1) * 0.005 - time.monotonic(), 0))\n"
+        "print(moved / (time.process_time() - cpu))"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     return float(done.stdout)
@@ -129,14 +139,17 @@ def doses() -> list[dict[str, Any]]:
                         time.sleep(0.3)
                         before, said = independent(kind, folder, child, made), noise.done()[spec.label]
                         began = time.monotonic()
-                        time.sleep(LASTS_S)
+                        while time.monotonic() < began + LASTS_S:
+                            time.sleep(READ_EACH_S)
+                            if made is not None:
+                                made()
                         after, done = independent(kind, folder, child, made), noise.done()[spec.label]
                         lasted = time.monotonic() - began
                 finally:
                     noise.close()
                 measured = (after - before) / lasted
                 if kind in ("memory", "cache"):
-                    measured *= copied_per_cpu_second(kind)
+                    measured *= copied_per_cpu_second(kind, spec.dose * spec.kind.per_dose)
                 told = (done - said) / lasted / spec.kind.per_dose
                 found.append({"kind": kind, "level": level, "asked": spec.dose, "told": told / spec.dose,
                               "measured": measured / spec.dose})  # fmt: skip

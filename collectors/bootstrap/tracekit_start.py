@@ -4,10 +4,12 @@ Imports nothing heavy: this runs in pip, compilers and helpers too. Only when to
 agent start. Any Python 3 below the program may come here, however old: it must find nothing that it cannot read.
 """
 
+import gc
 import json
 import os
 import sys
 import time
+from importlib import import_module
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:
@@ -21,6 +23,11 @@ _OLDEST = (3, 11)  # that tracekit itself runs in
 # Not programs of the user's: packaging tools, multiprocessing's book-keeper, tracekit itself.
 _LEFT_ALONE = ("pip", "uv", "ensurepip", "build", "venv", "virtualenv", "tracekit")
 _LEFT_ALONE_CODE = ("from multiprocessing.resource_tracker import main",)
+# Before us, as without us: collections of garbage are to come when they would, but for what we import ourselves, which is
+# not collected meanwhile. One that comes just after a fork instead of just before is paid for in every child.
+_TORCH_IMPORTS_TOO = (
+    "asyncio", "ctypes", "dataclasses", "importlib.metadata", "importlib.resources", "multiprocessing.reduction",
+)  # fmt: skip
 
 stem: "str | None" = None  # names this process's files in the spool folder; None where the process is not recorded
 
@@ -75,7 +82,11 @@ def wake() -> None:
     """Start the agent, once; without effect in a process that is not recorded."""
     if stem is None:
         return
+    collects = gc.isenabled()
     try:
+        for module in _TORCH_IMPORTS_TOO:
+            import_module(module)
+        gc.disable()
         from tracekit.collectors import agent
 
         if not stem.startswith(f"{os.getpid()}-"):  # forked before torch was imported, as from a forkserver
@@ -83,6 +94,9 @@ def wake() -> None:
         agent.start(os.environ[_SPOOL], stem)
     except Exception as error:  # whatever is wrong with our own installation must not reach the program
         note_failure(os.environ.get(_SPOOL, ""), error)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def note_failure(spool: str, error: Exception) -> None:
