@@ -4,7 +4,6 @@ Imports nothing heavy: this runs in pip, compilers and helpers too. Only when to
 agent start. Any Python 3 below the program may come here, however old: it must find nothing that it cannot read.
 """
 
-import gc
 import json
 import os
 import sys
@@ -23,8 +22,8 @@ _OLDEST = (3, 11)  # that tracekit itself runs in
 # Not programs of the user's: packaging tools, multiprocessing's book-keeper, tracekit itself.
 _LEFT_ALONE = ("pip", "uv", "ensurepip", "build", "venv", "virtualenv", "tracekit")
 _LEFT_ALONE_CODE = ("from multiprocessing.resource_tracker import main",)
-# Before us, as without us: collections of garbage are to come when they would, but for what we import ourselves, which is
-# not collected meanwhile. One that comes just after a fork instead of just before is paid for in every child.
+# Before us, as without us: garbage is to be collected when it would be, and nothing is while we import what is ours. A
+# collection that comes just after a fork instead of just before is paid for in every child.
 _TORCH_IMPORTS_TOO = (
     "asyncio", "ctypes", "dataclasses", "importlib.metadata", "importlib.resources", "multiprocessing.reduction",
 )  # fmt: skip
@@ -82,6 +81,8 @@ def wake() -> None:
     """Start the agent, once; without effect in a process that is not recorded."""
     if stem is None:
         return
+    import gc
+
     collects = gc.isenabled()
     try:
         for module in _TORCH_IMPORTS_TOO:
