@@ -55,11 +55,23 @@ def handover(
         delayed = by_workers * receive * (1 / alone - 1) if alone > 0 else 0.0
         return Handover(send, receive, by_workers * min(receive, _COMPUTING_S), delayed)
     is_rested = _being_made(batches) < cpus
-    receive = _usual(taking, known, is_rested, alone)
+    taken = _usual(taking, known, is_rested, alone)
     sent = wait + late - taking
     send = max(_usual(sent, shows & known, is_rested, alone), 0.0) if is_usual and (shows & known).any() else 0.0
-    delayed = max(float(taking[known].sum()) - receive * np.count_nonzero(known), 0.0)
+    delayed = max(float(taking[known].sum()) - taken * np.count_nonzero(known), 0.0)
+    receive = taken + _looking(wait - taking, late, known & ~first)
     return Handover(send, receive, by_workers * min(receive, _COMPUTING_S), delayed)
+
+
+def _looking(before_taking: Seconds, late: Seconds, known: NDArray[np.bool_]) -> float:
+    """What it takes the program to find that a batch is there, on average over all: it does so while it waits for those
+    that are not."""
+    there = known & (late > before_taking) & (late > 0)
+    early = there & (late > _SENT_S)
+    found = early if np.count_nonzero(early) >= _FEWEST else there
+    if np.count_nonzero(found) < _FEWEST:
+        return 0.0
+    return max(float(np.median(before_taking[found])), 0.0) * np.count_nonzero(there) / np.count_nonzero(known)
 
 
 def _usual(times: Seconds, which: NDArray[np.bool_], is_rested: NDArray[np.bool_], alone: float) -> float:

@@ -42,7 +42,8 @@ class LoaderCosts:
     `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. `first` marks
     those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
     was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
-    until it makes its first batch, and `stop` what ending takes it. A batch has `batch_bytes`, and at most
+    until it makes its first batch, for which it computes for `cold` longer than for others, and `stop` what ending
+    takes it. A batch has `batch_bytes`, and at most
     `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
     `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
@@ -89,6 +90,7 @@ class LoaderCosts:
     maker_cpus: float = 1.0
     at_once: bool = False
     began: float = 0.0
+    cold: float = 0.0
     is_aside: bool = False
 
     def __len__(self) -> int:
@@ -239,6 +241,7 @@ def _costs(
         faults=min(_share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
+        cold=_cold(batches[known & ~itself]),
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
     )
 
@@ -316,6 +319,13 @@ def _boot(batches: pd.DataFrame) -> float:
     ]
     took = (first["made_start_ns"] - first["ready_ns"]).clip(lower=0)
     return float(took.median()) / _NS if len(took) else 0.0
+
+
+def _cold(batches: pd.DataFrame) -> float:
+    """A worker's first batch finds its memory not copied yet, modules not imported and storage not connected to."""
+    is_first = (batches["turn"] == 0) & (batches["iteration"] == 0)
+    first, others = batches["cpu_ns"][is_first], batches["cpu_ns"][batches["turn"] > 0]
+    return max(float(first.median() - others.median()), 0.0) / _NS if len(first) and len(others) else 0.0
 
 
 def _stop(run: Run, process: int, loader: str, cpus: float) -> float:

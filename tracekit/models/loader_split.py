@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.loading import LoaderCosts
+from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_epochs import (
     TOGETHER,
     Storage,
@@ -71,19 +71,30 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     making = float((costs.blocked + costs.cpu).sum())
     share_read = float((costs.blocked + reading).sum()) / making if making else 0.0
     waited = share_read * costs.crowded * costs.delayed
-    work = replace(work, delay=zero, transfer=zero, cpu=work.cpu - reading - waited)
+    cold = _cold(costs)
+    work = replace(work, delay=zero, transfer=zero, cpu=np.maximum(work.cpu - reading - waited - share_read * cold, 0))
     yield "storage", work
     # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
     rested = workload(
         replace(costs, crowded=costs.crowded * max(1 - _computing(costs), 0.0)), costs.settings.num_workers
     )
+    starting = (1 - share_read) * cold
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
-    left = costs.cpu - np.maximum(costs.cpu - collating, reading)
+    left = np.minimum(collating + starting, costs.cpu - reading)
     work = replace(work, cpu=left, receive=rested.receive, consume=rested.consume)
     yield "cpu", work
-    work = replace(work, cpu=zero, send=zero)
+    work = replace(work, cpu=np.minimum(left, starting), send=zero)
     yield "transfer", work
     yield "consumer", replace(work, receive=zero)
+
+
+def _cold(costs: LoaderCosts) -> Seconds:
+    """What of the computing for each batch is there because it is the first one of a worker, whatever it is."""
+    workers, persist = costs.settings.num_workers, costs.settings.persistent_workers
+    begins = np.flatnonzero(costs.first)[: 1 if persist else None]
+    cold = np.zeros(len(costs))
+    cold[np.minimum(begins[:, None] + np.arange(workers), len(costs) - 1)] = costs.cold
+    return np.minimum(cold, costs.cpu)
 
 
 def _yielded(costs: LoaderCosts, replayed: float) -> float:
