@@ -163,6 +163,19 @@ def test_a_split_adds_up() -> None:
     assert found.storage > 0.1 and found.cpu > 0.3 and found.order < 0.05
 
 
+@pytest.mark.parametrize(("persist", "epochs"), [(False, 10), (True, 1)])
+def test_what_a_worker_takes_longer_for_its_first_batch_is_starting_it(persist: bool, epochs: int) -> None:
+    """GIVEN an epoch's first batch that takes 60 ms, 50 of them for being the first of its worker, and others of 10
+    that the program does not wait for THEN five sixths of the wait are for starting workers."""
+    first = np.arange(BATCHES) % (BATCHES // epochs) == 0
+    settings = Loader(num_workers=1, prefetch_factor=2, in_order=True, persistent_workers=persist)
+    found = split(
+        replace(costs(workers=1, consume=0.02), settings=settings, cpu=0.01 + 0.05 * first, first=first, cold=0.05)
+    )
+    assert found is not None
+    assert (found.startup, found.cpu) == (pytest.approx(5 / 6, abs=0.01), pytest.approx(1 / 6, abs=0.01))
+
+
 def test_computing_that_is_reading_goes_with_the_storage() -> None:
     """GIVEN 20 ms of computing, half of it for reading, before one worker's program that needs 10 ms THEN half of the
     wait is storage's: without it the worker would keep up."""
