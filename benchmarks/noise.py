@@ -36,7 +36,7 @@ from _side_by_side import TRACEKIT, progress
 
 from tracekit.noise.generators import Generators
 from tracekit.noise.reach import reach
-from tracekit.noise.spec import KINDS, dose_text, parse, parse_all
+from tracekit.noise.spec import KINDS, Spec, dose_text, parse, parse_all
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -47,6 +47,8 @@ SAMPLE = [sys.executable, str(ROOT / "samples" / "lstm_lm.py")]
 LEVELS, LASTS_S = (0.1, 0.3, 0.6), 3.0
 # The kernel keeps 16,384 events of files that were made and removed until they are read.
 READ_EACH_S = 0.02
+# How fast a CPU copies changes from minute to minute where others share its caches and its memory.
+COPIES, TURNS = ("memory", "cache"), 7
 LINK_MBIT = 500
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -91,19 +93,17 @@ def files_made(folder: str) -> Iterator[Callable[[], int]]:
 
 
 def copied_per_cpu_second(kind: str, rate: float) -> float:
-    """STREAM's copy in a process of its own on the CPU of the noise, at so many bytes/s read and written, in bursts
-    5 ms apart: what a CPU moves in a second that it is busy so, waking up and finding cold caches included."""
+    """STREAM's copy in a process of its own on the CPU of the noise, at so many bytes/s read and written, in bursts of
+    4 MiB: what a CPU moves in a second that it is busy so, waking up and finding cold caches included."""
     size = "4 * last_level_cache()" if kind == "memory" else "last_level_cache() // 4"
     probe = (
         "import os, sys, time, numpy as np\nfrom tracekit.noise.works import last_level_cache\n"
         f"os.sched_setaffinity(0, {{{CPUS[-1]}}})\nn = ({size}) // 8; a = np.ones(n); b = np.ones_like(a)\n"
-        f"burst = int({rate} * 0.005 / 16); at = moved = 0; largest = (4 << 20) // 8\n"
+        f"burst = min((4 << 20) // 8, n); at = moved = 0; rate = {rate}\n"
         "began, cpu = time.monotonic(), time.process_time()\n"
-        "for turn in range(400):\n"
-        " left = burst\n"
-        " while left > 0:\n"
-        "  k = min(left, largest, n - at); np.copyto(b[at:at + k], a[at:at + k]); at = (at + k) % n; left -= k\n"
-        " moved += 16 * burst; time.sleep(max(began + (turn + 1) * 0.005 - time.monotonic(), 0))\n"
+        "while time.monotonic() < began + 2:\n"
+        " k = min(burst, n - at); np.copyto(b[at:at + k], a[at:at + k]); at = (at + k) % n; moved += 16 * k\n"
+        " time.sleep(max(began + moved / rate - time.monotonic(), 0))\n"
         "print(moved / (time.process_time() - cpu))"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
@@ -131,30 +131,35 @@ def doses() -> list[dict[str, Any]]:
             most = reach(kind, place)
             for level in LEVELS:
                 spec = parse(f"{kind}={dose_text(KINDS[kind], level * most)}{place}")
-                noise = Generators([spec])
-                try:
-                    (child,) = psutil.Process().children()
-                    with files_made(folder) if kind == "metadata" else contextless() as made:
-                        noise.set([spec.label])
-                        time.sleep(0.3)
-                        before, said = independent(kind, folder, child, made), noise.done()[spec.label]
-                        began = time.monotonic()
-                        while time.monotonic() < began + LASTS_S:
-                            time.sleep(READ_EACH_S)
-                            if made is not None:
-                                made()
-                        after, done = independent(kind, folder, child, made), noise.done()[spec.label]
-                        lasted = time.monotonic() - began
-                finally:
-                    noise.close()
-                measured = (after - before) / lasted
-                if kind in ("memory", "cache"):
-                    measured *= copied_per_cpu_second(kind, spec.dose * spec.kind.per_dose)
-                told = (done - said) / lasted / spec.kind.per_dose
-                found.append({"kind": kind, "level": level, "asked": spec.dose, "told": told / spec.dose,
-                              "measured": measured / spec.dose})  # fmt: skip
-                progress(f"{spec.label}: told {told / spec.dose:.3f}, measured {measured / spec.dose:.3f} of the dose")
+                turns = [dose(spec, folder) for _ in range(TURNS if kind in COPIES else 1)]
+                told, measured = np.median(turns, axis=0).tolist()
+                found.append({"kind": kind, "level": level, "asked": spec.dose, "told": told, "measured": measured})
+                progress(f"{spec.label}: told {told:.3f}, measured {measured:.3f} of the dose")
     return found
+
+
+def dose(spec: Spec, folder: str) -> tuple[float, float]:
+    """What a noise says of its dose, and what was measured of it, as ratios."""
+    kind, noise = spec.kind.name, Generators([spec])
+    try:
+        (child,) = psutil.Process().children()
+        with files_made(folder) if kind == "metadata" else contextless() as made:
+            noise.set([spec.label])
+            time.sleep(0.3)
+            before, said = independent(kind, folder, child, made), noise.done()[spec.label]
+            began = time.monotonic()
+            while time.monotonic() < began + LASTS_S:
+                time.sleep(READ_EACH_S)
+                if made is not None:
+                    made()
+            after, done = independent(kind, folder, child, made), noise.done()[spec.label]
+            lasted = time.monotonic() - began
+    finally:
+        noise.close()
+    measured, told = (after - before) / lasted, (done - said) / lasted / spec.kind.per_dose
+    if kind in COPIES:
+        measured *= copied_per_cpu_second(kind, spec.dose * spec.kind.per_dose)
+    return told / spec.dose, measured / spec.dose
 
 
 @contextmanager
