@@ -57,6 +57,22 @@ def test_a_noise_has_its_place(tmp_path) -> None:
     assert parse("network=1Mb/s@lo@10.0.0.2").host == "10.0.0.2"
 
 
+@pytest.mark.parametrize(
+    ("word", "backend"), [("cpu=1", "stress-ng"), ("disk=1MB/s", "fio"), ("network=1Mb/s", "iperf3")]
+)
+def test_a_tool_may_make_it(word: str, backend: str) -> None:
+    (asked,) = parse_all([word], backend)
+    assert asked == parse(f"{word}@{backend}") and asked.backend == backend
+    assert asked.with_dose(asked.dose / 2).label.endswith(f"@{backend}")
+    assert parse(word).without_dose() != asked.without_dose()  # they share no processes
+
+
+@pytest.mark.parametrize(("word", "backend"), [("memory=1GB/s", "stress-ng"), ("cpu=1", "fio"), ("cpu=1", "hydra")])
+def test_a_tool_that_does_not_make_it_is_refused(word: str, backend: str) -> None:
+    with pytest.raises(NoiseError, match=backend):
+        parse_all([word], backend)
+
+
 def test_no_process_is_asked_for_more_than_a_cpu() -> None:
     assert [parse(f"cpu={dose}").processes for dose in ("0.5", "1", "1.5", "3")] == [1, 1, 2, 3]
 

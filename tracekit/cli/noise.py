@@ -22,6 +22,7 @@ _LOOK_EVERY_S = 0.1
 
 @click.command()
 @click.option("--for", "seconds", type=Duration(), help="How long (default: until Ctrl-C).")
+@click.option("--backend", help="Have it made by stress-ng (cpu, busy), fio (disk) or iperf3 (network).")
 @click.option("--pattern", help="Which are on and when: 2s/2s, or 'memory:2s off:1s', or FILE.yaml#NAME of NOIGENA.")
 @click.option(
     "--log", "log_file", type=click.Path(path_type=Path), help="CSV file to make: what was asked and done each 100 ms."
@@ -29,14 +30,19 @@ _LOOK_EVERY_S = 0.1
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema 1) instead of text.")
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
 def command(
-    specs: tuple[str, ...], seconds: float | None, pattern: str | None, log_file: Path | None, as_json: bool
+    specs: tuple[str, ...],
+    seconds: float | None,
+    backend: str | None,
+    pattern: str | None,
+    log_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Make noise with a dose: load on CPUs, memory, disks or networks.
 
     A SPEC is KIND=DOSE[@WHERE]. Kinds: cpu and busy (in CPUs), memory and cache (B/s, read and written bytes both
     counted), capacity (bytes that are held), disk (B/s), metadata (operations/s), network (b/s or B/s, through the
     loopback interface, or to a host). WHERE: CPUs, a NUMA node, nice19; of disk and metadata a folder; of network a
-    host, and the interface to it. What was achieved is said at the end.
+    host, and the interface to it. A tool too (@fio): --backend adds it to all. What was achieved is said at the end.
 
     \b
         tracekit noise memory=4GB/s --for 30s
@@ -47,7 +53,7 @@ def command(
     from tracekit.noise.pattern import parse_pattern
     from tracekit.noise.spec import parse_all
 
-    noises = parse_all(specs)
+    noises = parse_all(specs, backend)
     stretches = parse_pattern(pattern, noises) if pattern is not None else None
     end_on_signals()
     with ExitStack() as stack:

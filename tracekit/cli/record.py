@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--noise", "noise", multiple=True, metavar="SPEC", help="Load beside it, as of `tracekit noise`; more than once."
 )
+@click.option("--backend", help="The tool that makes the noise, as of `tracekit noise`.")
 @click.option("--pattern", help="When the noise is on, from the first steps on: 2s/2s, as of `tracekit noise`.")
 @click.option("--overhead", help="Budget for recording, in percent of the run time (default: 1).")
 @click.option("--profile", help="Profiler windows: auto, off, or full for every step (default: auto).")
@@ -59,6 +60,7 @@ def command(
     settings_file: Path | None,
     explore: str | None,
     noise: tuple[str, ...],
+    backend: str | None,
     pattern: str | None,
     command: tuple[str, ...],
     **flags: str | None,
@@ -87,8 +89,9 @@ def command(
     settings = _settings(settings_file, threads, interop)
     if explore and settings:
         raise TracekitError("--explore tries the settings itself; leave out --threads, --interop and --settings")
-    if pattern and not noise:
-        raise TracekitError("--pattern says when noise is on, and there is none; add --noise, as in --noise cpu=1")
+    for name, given in (("--pattern", pattern), ("--backend", backend)):
+        if given and not noise:
+            raise TracekitError(f"{name} is for noise, and there is none; add --noise, as in --noise cpu=1")
     condition = condition or ("explore" if explore else _condition(settings, settings_file is not None, bool(noise)))
     outcome = record(
         Options(
@@ -103,7 +106,7 @@ def command(
             collectors=options["collectors"],
             sample_hz=options["sample_hz"],
             explore=exploration(counts_here()) if explore else None,
-            noise=_noise(noise, pattern),
+            noise=_noise(noise, backend, pattern),
         )
     )
     if not quiet:
@@ -135,7 +138,7 @@ def _settings(file: Path | None, threads: int | None, interop: int | None) -> di
     return settings
 
 
-def _noise(specs: tuple[str, ...], pattern: str | None) -> "Noise | None":
+def _noise(specs: tuple[str, ...], backend: str | None, pattern: str | None) -> "Noise | None":
     """What makes the noise; it waits."""
     if not specs:
         return None
@@ -143,7 +146,7 @@ def _noise(specs: tuple[str, ...], pattern: str | None) -> "Noise | None":
     from tracekit.noise.pattern import parse_pattern
     from tracekit.noise.spec import parse_all
 
-    noises = parse_all(specs)
+    noises = parse_all(specs, backend)
     return Noise(noises, parse_pattern(pattern, noises) if pattern is not None else None)
 
 

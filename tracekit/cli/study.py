@@ -108,6 +108,7 @@ def ddp(output: Path | None, budget: float, as_json: bool, quiet: bool, command:
 @click.option("--kinds", help="Comma-separated kinds of noise (default: cpu,memory,cache,disk,metadata,network).")
 @click.option("--on", "where", help="Where the noise runs: CPUs such as 3-4, or node1 (default: on any).")
 @click.option("--noise", "noises", multiple=True, metavar="SPEC", help="A noise of `tracekit noise` to try instead.")
+@click.option("--backend", help="The tool that makes the noise, as of `tracekit noise`.")
 @click.option(
     "--margin", default="2%", show_default=True, help="The slowdown from which on it matters; less is no harm."
 )
@@ -116,6 +117,7 @@ def noise(
     kinds: str | None,
     where: str | None,
     noises: tuple[str, ...],
+    backend: str | None,
     margin: str,
     output: Path | None,
     budget: float,
@@ -135,15 +137,15 @@ def noise(
         tracekit study noise --on 1 --kinds cpu,memory -- taskset -c 0 python train.py
         tracekit study noise --noise disk=50MB/s@/scratch -- python train.py
     """
-    from tracekit.noise.spec import parse_all
+    from tracekit.noise.spec import by, parse_all
     from tracekit.study.noise import study_noise
 
     if noises and (kinds or where):
         raise TracekitError("--noise says what to try, and where; leave out --kinds and --on")
-    share, given = _share(margin), parse_all(noises)
+    share, given, made_by = _share(margin), parse_all(noises, backend), by(backend)
 
     def study(program: list[str], folder: Path, say: Callable[[str], None]) -> "Study":
-        specs = given or _ladders(kinds, f"@{where}" if where else "")
+        specs = given or _ladders(kinds, (f"@{where}" if where else "") + made_by)
         return study_noise(program, folder, specs, share, budget, say)
 
     _carry_out("noise", command, output, as_json, quiet, study)

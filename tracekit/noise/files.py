@@ -25,13 +25,9 @@ class Write:
     """Writes over a file without a name, past the page cache where the file system allows that."""
 
     def __init__(self, folder: str) -> None:
-        refuse_memory(folder)
-        size = min(_FILE_BYTES, spare_disk(folder))
-        if size < _LARGEST_WRITE:
-            raise NoiseError(f"{folder} has no space left that others do not need; name another folder")
+        self._size = room_to_write(folder)
         with tempfile.NamedTemporaryFile(prefix="tracekit-noise-", dir=folder) as file:
-            self._file, self._direct = _open_past_cache(file.name)
-        self._size = size // _LARGEST_WRITE * _LARGEST_WRITE
+            self._file, self._direct = open_past_cache(file.name)
         with contextlib.suppress(OSError):  # not every file system can; the file then grows, up to this size
             os.posix_fallocate(self._file, 0, self._size)
         self._bytes = mmap.mmap(-1, _LARGEST_WRITE)  # a page's address, as a write past the cache wants it
@@ -68,6 +64,15 @@ class Files:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def room_to_write(folder: str) -> int:
+    """The bytes of a file to write over, over and over. Raises NoiseError where there is no room, or no disk."""
+    refuse_memory(folder)
+    size = min(_FILE_BYTES, spare_disk(folder))
+    if size < _LARGEST_WRITE:
+        raise NoiseError(f"{folder} has no space left that others do not need; name another folder")
+    return size // _LARGEST_WRITE * _LARGEST_WRITE
+
+
 def spare_disk(folder: str) -> int:
     """The bytes that noise may take of a folder's disk."""
     space = os.statvfs(folder)
@@ -80,7 +85,7 @@ def refuse_memory(folder: str) -> None:
         raise NoiseError(f"{folder} lies in memory; name a folder on a disk, as in disk=50MB/s@/scratch")
 
 
-def _open_past_cache(path: str) -> tuple[int, bool]:
+def open_past_cache(path: str) -> tuple[int, bool]:
     """A descriptor to write to, and whether it goes past the page cache."""
     try:
         return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), True

@@ -64,13 +64,16 @@ KINDS = {
 }
 ON_DISK = ("disk", "metadata")
 ON_CPUS = ("cpu", "busy")
+# Tools of others, and the kinds of noise that they may make: those of which the kernel keeps account.
+BACKENDS = {"stress-ng": ON_CPUS, "fio": ("disk",), "iperf3": ("network",)}
 
 
 @dataclass(frozen=True)
 class Spec:
     """One noise: `label` as it was asked for, its kind, its dose (CPUs, bytes/s, operations/s, bytes), and where.
 
-    `cpus`: those that its processes run on, () for any. `nice`: how far they stand back.
+    `cpus`: those that its processes run on, () for any. `nice`: how far they stand back. `backend`: the tool that makes
+    it, "" for our own.
     """
 
     label: str
@@ -81,6 +84,7 @@ class Spec:
     interface: str = ""
     host: str = ""
     nice: int = 0
+    backend: str = ""
 
     @property
     def rate(self) -> float:
@@ -108,13 +112,21 @@ class Spec:
         return replace(self, label="", dose=0.0)
 
 
-def parse_all(words: Sequence[str]) -> list[Spec]:
-    """The noises of several words. Raises NoiseError for one that is none, and for one that is given twice."""
-    specs = [parse(word) for word in words]
+def parse_all(words: Sequence[str], backend: str | None = None) -> list[Spec]:
+    """The noises of several words, made by the `backend` if one is named. Raises NoiseError for one that is none, for
+    one that is given twice, and for one that the backend does not make."""
+    specs = [parse(word + by(backend)) for word in words]
     for at, spec in enumerate(specs):
         if any(spec.label == earlier.label for earlier in specs[:at]):
             raise NoiseError(f"noise {spec.label}: is given twice; give one with the sum of both doses")
     return specs
+
+
+def by(backend: str | None) -> str:
+    """What a noise says of the backend that makes it. Raises NoiseError where there is no such one."""
+    if backend and backend not in BACKENDS:
+        raise NoiseError(f"--backend {backend}: there are {', '.join(BACKENDS)}")
+    return f"@{backend}" if backend else ""
 
 
 def parse(word: str) -> Spec:
@@ -164,7 +176,12 @@ def _factor(kind: Kind, unit: str) -> float | None:
 
 
 def _placed(spec: Spec, place: str) -> Spec:
-    """The noise in this place too: CPUs, node0, nice19, a folder, an interface or a host. Raises NoiseError."""
+    """The noise in this place too: CPUs, node0, nice19, a folder, an interface or a host; or made by this backend.
+    Raises NoiseError."""
+    if place in BACKENDS:
+        if spec.kind.name not in BACKENDS[place]:
+            raise NoiseError(f"noise {spec.label}: {place} makes {' and '.join(BACKENDS[place])} alone; leave it out")
+        return replace(spec, backend=place)
     if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", place):
         return replace(spec, cpus=_allowed(spec.label, _numbers(spec.label, place)))
     if found := re.fullmatch(r"node(\d+)", place):

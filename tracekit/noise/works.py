@@ -17,6 +17,7 @@ import numpy as np
 from tracekit.noise.files import Files, Write
 from tracekit.noise.sockets import Datagrams, Stream
 from tracekit.noise.spec import NoiseError, Spec
+from tracekit.noise.tools import tool_of
 from tracekit.record.machine import describe_memory
 
 # STREAM's rule: arrays of at least four times the last-level cache.
@@ -40,6 +41,8 @@ class Work(Protocol):
 
 def work_of(spec: Spec, processes: int) -> Work:
     """The work of one of so many processes of a noise. Raises NoiseError or OSError where it cannot be done here."""
+    if spec.backend:
+        return tool_of(spec)
     match spec.kind.name:
         case "cpu":
             return OnCPU(multiplying())
