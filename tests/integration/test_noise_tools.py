@@ -54,12 +54,14 @@ def test_a_tool_does_what_is_asked_and_ends(
     process and no file is left."""
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")
-    spec = parse(f"{asked.format(folder=tmp_path)}@{tool}")
+    folder = tmp_path / "a:b"  # fio reads a colon as the end of a name
+    folder.mkdir()
+    spec = parse(f"{asked.format(folder=folder)}@{tool}")
     noise = Generators([spec])
     try:
         (pid,) = noise.pids
         tools = psutil.Process(pid).children(recursive=True)
-        assert tools and not list(tmp_path.iterdir())
+        assert tools and list(tmp_path.iterdir()) == [folder] and not list(folder.iterdir())
         noise.set([spec.label])
         time.sleep(0.3)
         began, said, before = time.monotonic(), noise.done()[spec.label], account(tools)

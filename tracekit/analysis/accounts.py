@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 from tracekit.analysis.completeness import unfinished_steps
 from tracekit.analysis.counters import counter_levels, counters_by_phase
-from tracekit.analysis.garbage import GarbageUse, garbage_use
 from tracekit.analysis.meetings import Way, find_ways
 from tracekit.analysis.people import Person, find_people
 from tracekit.analysis.report_schema import CounterSummary, ProcessSteps
@@ -39,7 +38,7 @@ def in_turn(function: Callable[..., T], *items: Iterable[Any]) -> Iterable[T]:
 @dataclass(frozen=True)
 class Account:
     """What one process did. `summary`, `loop` and `use` of its threads are None where it has no steps. `unfinished`:
-    the step under way at its end. `ways` lead to its meetings. `garbage`: None where none was collected."""
+    the step under way at its end. `ways` lead to its meetings."""
 
     person: Person
     summary: ProcessSteps | None = None
@@ -48,7 +47,6 @@ class Account:
     counters: list[CounterSummary] = field(default_factory=list)
     unfinished: list[Missing] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
-    garbage: GarbageUse | None = None
 
 
 def people_of(run: Run) -> list[Person]:
@@ -80,7 +78,6 @@ def account_of(run: Run, person: Person) -> Account:
         counters_of(run, process, steps),
         unfinished_steps(steps),
         ways,
-        garbage_use(run, person, window),
     )
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from tracekit.noise.files import open_past_cache, room_to_write
 from tracekit.noise.spec import NoiseError, Spec
 
-# A look at what was done takes some 20 us; a tool goes on for so long at most before its control has its turn.
-_LOOK_EVERY_S, _PIECE_S = 0.0005, 0.005
+# A look at what was done takes some 20 us. A tool that is behind, as where others want its CPU, goes on for so long
+# before its control has its turn: who is stopped loses its place in the queue.
+_LOOK_EVERY_S, _PIECE_S = 0.0005, 0.05
 _STARTS_WITHIN_S = 10.0
 _FOR_EVER = "86400"  # s
 # Who has done so much has begun with its work, and does not prepare for it any more.
@@ -113,7 +114,8 @@ def _writer(fio: str, folder: str) -> Tool:
         os.posix_fallocate(file.fileno(), 0, size)
         descriptor, is_direct = open_past_cache(file.name)
         os.close(descriptor)
-        words = ["--name=noise", f"--filename={file.name}", f"--size={size}", "--rw=write", "--bs=256k", "--thread"]
+        name = file.name.replace(":", "\\:")  # a colon alone stands between several
+        words = ["--name=noise", f"--filename={name}", f"--size={size}", "--rw=write", "--bs=256k", "--thread"]
         lasting = ["--time_based", f"--runtime={_FOR_EVER}", "--fallocate=none", "--ioengine=psync", "--overwrite=1"]
         past_cache = "--direct=1" if is_direct else "--fdatasync=1"
         return Tool([[fio, *words, *lasting, past_cache]], bytes_written, _BEGUN_BYTES)

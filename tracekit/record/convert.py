@@ -14,7 +14,6 @@ _SPAN_KINDS = {
     Kind.LAYER: "layer",
     Kind.PHASE: "phase",
     Kind.RANGE: "range",
-    Kind.GARBAGE: "garbage",
     Kind.BLOCK: "block",
     Kind.PLAIN_BLOCK: "plain block",
     Kind.PROBE: "probe",
