@@ -43,9 +43,9 @@ class LoaderCosts:
     those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
     was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
     until it makes its first batch, for which it computes for `cold` longer than for others, and `stop` what ending
-    takes it. A batch has `batch_bytes`, and at most
-    `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
-    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    takes it. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a worker had
+    `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it begins as), and
+    `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators. Who makes a batch keeps `maker_cpus` busy while it
     computes: libraries have threads of their own.

@@ -80,7 +80,7 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     )
     starting = (1 - share_read) * cold
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
-    left = np.minimum(collating + starting, costs.cpu - reading)
+    left = np.minimum(np.minimum(collating + starting, costs.cpu - reading), work.cpu)
     work = replace(work, cpu=left, receive=rested.receive, consume=rested.consume)
     yield "cpu", work
     work = replace(work, cpu=np.minimum(left, starting), send=zero)

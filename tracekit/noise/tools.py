@@ -212,12 +212,10 @@ def _guarded(sessions: list[int]) -> tuple[int, int]:
 
 def _members(sessions: list[int]) -> list[int]:
     found = []
-    for name in os.listdir("/proc"):
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            if (
-                name.isdecimal()
-                and int(Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[3]) in sessions
-            ):
+            after_its_name = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+            if int(after_its_name[3]) in sessions:
                 found.append(int(name))
         except (OSError, IndexError, ValueError):  # it has ended
             pass
