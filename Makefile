@@ -9,14 +9,15 @@ DEMO_RUN ?= tracekit-runs/demo
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TOOLS := stress-ng fio iperf3
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
-.PHONY: help install chromium demo test bench lint clean
+.PHONY: help install packages demo test bench lint clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(INSTALLED) chromium  ## make .venv with tracekit and all that its tests need, versions as in constraints.txt
+install: $(INSTALLED) packages  ## make .venv with tracekit and all that its tests need, versions as in constraints.txt
 
 # A Debian without python3-venv makes no environment with a pip of its own; its pip then works on the empty one.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -30,13 +31,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	@touch $@
 
-chromium:
-	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+# A browser, and the tools that --backend knows: for tests alone.
+packages:
+	@command -v chromium chromium-browser google-chrome >/dev/null && missing="" || missing=" chromium"; \
+	for tool in $(TOOLS); do command -v $$tool >/dev/null || missing+=" $$tool"; done; \
+	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing chromium by apt for the browser tests"; \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null || \
-		echo "chromium could not be installed: the browser tests will be skipped, all else works" >&2; \
-	else echo "no chromium here: the browser tests will be skipped; install it by your package manager" >&2; fi
+		echo "installing$$missing by apt for the tests"; \
+		apt-get update -qq || :; \
+		for package in $$missing; do \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$package >/dev/null || \
+			echo "$$package could not be installed: tests that need it will be skipped, all else works" >&2; \
+		done; \
+	else echo "not here:$$missing; tests that need them will be skipped; install them by your package manager" >&2; fi
 
 demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it is; about a minute
 	$(BIN)/tracekit record --force -o $(DEMO_RUN) -- $(BIN)/python samples/lstm_lm.py
@@ -44,8 +51,9 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 	@test -s $(DEMO_RUN)/findings.json
 	@echo "report: $(abspath $(DEMO_RUN))/findings.json"
 
+# One more than there are CPUs, where these are few: tests wait for processes, storage and ranks for some of the time.
 test: install lint  ## lint, then unit, integration and browser tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )) --dist loadscope --no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every figure that the README claims, measured here; prints JSON
 	@for benchmark in $(BENCHMARKS); do echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; done

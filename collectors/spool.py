@@ -137,6 +137,7 @@ class Spool:
         self._dropped = 0
         self._noted: deque[Record] = deque()
         self.note: Callable[[Record], None] = self._noted.append
+        self.before_writing: list[Callable[[], None]] = []  # they may note more; none raises
 
     @property
     def dropped(self) -> int:
@@ -167,6 +168,8 @@ class Spool:
 
     def write_noted(self) -> int:
         """Write what has been noted; how many records that was."""
+        for act in self.before_writing:
+            act()
         noted, count = self._noted, 0
         while noted:
             segment = self._segment

@@ -45,11 +45,12 @@ def ranks_run(
     hosts: int = 1,
     made_with: float | None = None,
     left_out: Callable[[int], bool] = lambda step: False,
+    collects: Longer = nothing,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
     each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
-    phases nor buckets are recorded."""
+    phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
@@ -63,6 +64,10 @@ def ranks_run(
         took = ms + longer(rank, step, phase)
         tape.gap(took)
         cpu[rank] += ns(took) if computes else 0
+        if garbage := collects(rank, step, phase):
+            tape.add("spans", tape.now, tape.now + ns(garbage), kind="garbage", name="full collection")
+            tape.gap(garbage)
+            cpu[rank] += ns(garbage)
         lost = ns(kept(rank, step, phase))
         delayed[rank] += lost
         tape.now += lost

@@ -77,7 +77,7 @@ def _one_of(*words: str) -> Callable[[object], Value]:
 
 
 # Collectors start in this order, whatever the order in which they are named: layers look for steps.
-_FIRST_COLLECTORS = ["steps", "layers", "operators", "loading", "collectives", "counters"]
+_FIRST_COLLECTORS = ["steps", "layers", "operators", "loading", "collectives", "counters", "garbage"]
 
 
 def collector_names() -> list[str]:

@@ -12,6 +12,9 @@ PHASE_COLORS = {
     "other": "#a3abb5",
 }
 
+# What a rank was late by.
+LATE_COLORS = PHASE_COLORS | {"loading": PHASE_COLORS["loading wait"], "GC": "#8a6d3b"}
+
 # Of loading: what is known of those who made the batches, and the rest.
 LOADING_COLORS = {
     "loading": PHASE_COLORS["loading wait"],

@@ -9,7 +9,7 @@ from tracekit.analysis.meetings import Meetings
 from tracekit.analysis.report_schema import BucketSummary
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.base import styled
-from tracekit.dashboards.figures.colors import ACCENT, LINES, MUTED, PHASE_COLORS
+from tracekit.dashboards.figures.colors import ACCENT, LATE_COLORS, LINES, MUTED
 
 _LANE = 30
 _WORK, _TRANSFER, _UNKNOWN = "its own work", "transfer", "waiting, cause not known"
@@ -36,7 +36,7 @@ def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last:
             add(_waiting(causes[at]), lane, entered, came, f"for rank {late}")
             add(_TRANSFER, lane, max(came, entered), left)
     colors = {_WORK: MUTED, _TRANSFER: LINES[5], _UNKNOWN: LINES[6]}
-    colors |= {_waiting(phase): PHASE_COLORS.get(phase, PHASE_COLORS["loading wait"]) for phase in set(causes) - {""}}
+    colors |= {_waiting(phase): LATE_COLORS[phase] for phase in set(causes) - {""}}
     figure = go.Figure()
     for what, drawn in bars.items():
         lanes, begins, lengths, words = zip(*drawn, strict=True)

@@ -48,16 +48,18 @@ def slowdowns_figure(effects: Sequence[NoiseEffect], margin: float) -> go.Figure
 
 
 def doses_figure(effects: Sequence[NoiseEffect]) -> go.Figure:
-    """The slowdown against the dose that was achieved, a line for each kind; doses as shares of its largest one."""
+    """The slowdown against the dose that was achieved, a line for each kind in its place; doses as shares of the
+    largest one of the kind."""
     figure = go.Figure()
-    kinds = list(dict.fromkeys(each.kind for each in effects if each.unit != "of the doses"))
-    for number, kind in enumerate(kinds):
-        mine = sorted((each for each in effects if each.kind == kind), key=lambda each: each.achieved)
-        largest = max(each.achieved for each in mine) or 1.0
+    single = [each for each in effects if each.unit != "of the doses"]
+    for number, (kind, place) in enumerate(dict.fromkeys((each.kind, each.place) for each in single)):
+        of_kind = sorted((each for each in single if each.kind == kind), key=lambda each: each.achieved)
+        mine = [each for each in of_kind if each.place == place]
+        largest = of_kind[-1].achieved or 1.0
         color = LINES[number % len(LINES)]
         figure.add_trace(
             go.Scatter(
-                name=kind,
+                name=text.label(kind + place, 40),
                 x=[100 * each.achieved / largest for each in mine],
                 y=[100 * each.slowdown.expected for each in mine],
                 error_y=_interval(mine, color),

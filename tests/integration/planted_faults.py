@@ -17,6 +17,7 @@ class BrokenSpool:
     def __init__(self, spool):
         self.intern = spool.intern
         self.write = self.note = boom
+        self.before_writing = spool.before_writing
 
 
 class BrokenAgent:

@@ -103,7 +103,7 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
         sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
         "--images", "96", "--epochs", "1", "--store", slow_images,
     ]  # fmt: skip
-    done = tracekit("study", "loading", "--budget", "70s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
+    done = tracekit("study", "loading", "--budget", "50s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     assert study["by_loop"] and "one after the other" in study["interleaved"]
@@ -316,6 +316,23 @@ def test_settings_change_what_their_labels_say(
             assert label == ("identical" if without[name] == now[name] else "augmentation"), name
 
 
+DRAWING = """
+import random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.tensor([float(index), float(torch.rand(())), random.random()])
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    print([batch.tolist() for batch in DataLoader(Drawn(), 2, shuffle=True, num_workers=2)], torch.rand(2).tolist())
+"""
+
+
 BESIDE = """
 import sys
 import torch
@@ -329,6 +346,18 @@ if __name__ == "__main__":
         print([batch.tolist() for batch in train])
         list(valid)
 """
+
+
+def test_workers_that_are_started_otherwise_draw_the_same(tmp_path: Path) -> None:
+    """GIVEN samples that draw random numbers in forked workers THEN those of spawned ones draw the same."""
+    program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
+    program.write_text(DRAWING)
+    settings.write_text('[loader.loader]\nmultiprocessing_context = "spawn"\n')
+    command = [sys.executable, str(program)]
+    done = record(command, tmp_path / "run", "--settings", str(settings))
+    assert done.out == plain(command).stdout and done.code == 0
+    assert done.run.manifest.loaders["loader"].start_method == "spawn"
+    assert effect_of(Loader(num_workers=2), (), "multiprocessing_context", "spawn") == "identical"
 
 
 def test_a_setting_that_changes_the_order_of_another_loader_is_labelled_so(tmp_path: Path) -> None:

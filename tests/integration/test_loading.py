@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from recording import PROGRAMS, TRACEKIT, comparable, plain, record, tracekit
 
+from tracekit.advice import analyze
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.loading import loader_costs
 from tracekit.analysis.steps import find_steps
@@ -230,6 +231,8 @@ def test_what_a_batch_costs_is_known_where_it_is_made(
     assert (loader.num_workers, loader.batch_size, loader.persistent_workers) == (workers, 3, bool(persistent))
     assert loader.place == "program.py:20" and (loader.start_method == method or not workers)
     assert loader.sampler == "SequentialSampler" and not loader.iterable
+    told = [each.evidence["start_method"] for each in analyze(run).findings if each.id == "loading.start_method"]
+    assert told == ([] if method == "fork" else [method])
 
 
 def test_loaders_that_go_wrong_go_wrong_as_without_us(tmp_path: Path) -> None:

@@ -152,13 +152,15 @@ def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "collector", ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters"]
+    "collector", ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters", "garbage"]
 )
 @pytest.mark.parametrize("when", ["install", "event"])
 def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp_path: Path) -> None:
     """GIVEN a collector with a fault in its start or in all it does THEN the program ends as ever and it is named."""
     program = [sys.executable, str(PROGRAMS / ("ddp.py" if collector == "collectives" else "loader.py"))]
-    if collector == "collectives":
+    if collector == "garbage":
+        program[1:] = ["-c", "import gc, torch; gc.collect()"]
+    elif collector == "collectives":
         program[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     else:
         program.append("none")

@@ -19,6 +19,7 @@ ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
     Kind.LAYER: ("spans", {**SPAN, "kind": "layer"}),
     Kind.PHASE: ("spans", {**SPAN, "kind": "phase"}),
     Kind.RANGE: ("spans", {**SPAN, "kind": "range"}),
+    Kind.GARBAGE: ("spans", {**SPAN, "kind": "garbage"}),
     Kind.BLOCK: ("spans", {**SPAN, "kind": "block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
     Kind.PLAIN_BLOCK: ("spans", {**SPAN, "kind": "plain block", "layer": 1, "step": 2, "depth": 3, "watched": True}),
     Kind.PLANNED: ("spans", {**SPAN, "kind": "planned", "layer": 1, "step": 2, "depth": 3}),

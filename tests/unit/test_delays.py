@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, both
 
 from tracekit.analysis.delays import find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
-from tracekit.analysis.meetings import PHASES, Meetings, find_meetings
+from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, find_meetings, with_garbage
 from tracekit.analysis.report import analyze
 from tracekit.run.reader import Run
 
@@ -54,6 +55,43 @@ def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
     run = ranks_run(tmp_path / "run", 2, longer=both(late, noise(0.003)), computes=True)
     named = find_delays(meetings_of(run), STEP_NS).delays
     assert [(each.rank, each.phase, each.by) for each in named] == [(0, "backward", "computing")] * is_named
+
+
+def test_who_collects_garbage_is_named_with_that(tmp_path: Path) -> None:
+    """GIVEN a rank that collects garbage in each backward pass THEN that is its delay, not the pass."""
+    late = delay("backward", SHARE * STEP_MS, lambda step: 1)
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), collects=late)
+    meetings = meetings_of(run)
+    (named,) = find_delays(meetings, STEP_NS).delays
+    assert (named.rank, named.phase, named.by, named.always) == (1, GARBAGE, "computing", True)
+    assert named.step_share[1] == pytest.approx(SHARE, rel=0.1)
+    own = dict(zip(PHASES, meetings.own[1, 1:].mean(axis=0), strict=True))
+    assert own[GARBAGE] == pytest.approx(SHARE * STEP_NS, rel=0.01)
+
+
+@given(st.data())
+def test_collections_of_garbage_take_their_time_out_of_the_phases_they_fall_in(data: st.DataObject) -> None:
+    """GIVEN changes of phase, and collections between them THEN all time, on the CPU and off it, is told once."""
+    moments = np.cumsum(data.draw(st.lists(st.integers(1, 1000), min_size=2, max_size=8)))
+    names = data.draw(
+        st.lists(st.sampled_from(["forward", "backward", ""]), min_size=len(moments), max_size=len(moments))
+    )
+    cpu = np.cumsum([0, *(data.draw(st.integers(0, int(length))) for length in np.diff(moments))])
+    changes = pd.DataFrame(
+        {"thread": 1, "start_ns": moments, "phase": names, "cpu_ns": cpu, "delayed_ns": moments - moments[0] - cpu}
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, int(moments[-1]) + 100), max_size=8, unique=True)))
+    spans = np.array(list(zip(cuts[::2], cuts[1::2], strict=False)), dtype=np.int64).reshape(-1, 2)
+    inside = [(begin, end) for begin, end in spans.tolist() if not ((moments > begin) & (moments < end)).any()]
+    found = with_garbage(changes, np.array(inside, dtype=np.int64).reshape(-1, 2))
+    for column in ("start_ns", "cpu_ns", "delayed_ns"):
+        values = found[column].to_numpy()
+        assert (np.diff(values) >= 0).all() and [values[0], values[-1]] == changes[column].iloc[[0, -1]].tolist()
+    took = np.diff(found["start_ns"])
+    collecting = int(took[found["phase"].to_numpy()[:-1] == GARBAGE].sum())
+    place = [int(np.searchsorted(moments, begin, "right")) - 1 for begin, _ in inside]
+    known = [at for at, where in enumerate(place) if 0 <= where < len(moments) - 1 and names[where]]
+    assert collecting == sum(inside[at][1] - inside[at][0] for at in known)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -20,23 +20,31 @@ BLOCK_MS = 300.0
 Plan = dict[str, tuple[dict[str, float], float, float]]
 
 
-def planted(path: Path, plan: Plan, rounds: int = 10, achieved: float = 1.0, silence: bool = True) -> Run:
-    """A run with blocks of each noise in turn, and silence before each; steps of 15 ms that vary by 1 %."""
+def planted(
+    path: Path, plan: Plan, rounds: int = 10, achieved: float = 1.0, silence: bool = True, counted: bool = False
+) -> Run:
+    """A run with blocks of each noise in turn, and silence before each; steps of 15 ms that vary by 1 %. Where cache
+    misses are `counted`, noise makes half as many more."""
     tape, rng = Tape(), np.random.default_rng(1)
     tape.gap(500)
     for _ in range(rounds):
         for noise in plan:
             if silence:
-                block(tape, rng, "", ({}, 0.0, 0.0), achieved)
-            block(tape, rng, noise, plan[noise], achieved)
+                block(tape, rng, "", ({}, 0.0, 0.0), achieved, counted)
+            block(tape, rng, noise, plan[noise], achieved, counted)
     if silence:
-        block(tape, rng, "", ({}, 0.0, 0.0), achieved)
+        block(tape, rng, "", ({}, 0.0, 0.0), achieved, counted)
     make_run(path, [tape], manifest=make_manifest(noise=list(plan)))
     return open_run(path)
 
 
 def block(
-    tape: Tape, rng: np.random.Generator, noise: str, effect: tuple[dict[str, float], float, float], achieved: float
+    tape: Tape,
+    rng: np.random.Generator,
+    noise: str,
+    effect: tuple[dict[str, float], float, float],
+    achieved: float,
+    counted: bool = False,
 ) -> None:
     longer, cpu, delay = effect
     begin = tape.now / 1e6
@@ -52,6 +60,8 @@ def block(
         length = tape.now / 1e6 - start
         tape.counter("process.cpu_ns", round(1e6 * (12.0 * usual + cpu)), start, length)
         tape.counter("thread.run_delay_ns", round(1e6 * delay), start, length)
+        if counted:
+            tape.counter("perf.cache_misses", 1500 if noise else 1000, start, length)
         tape.counter("cpu.0.busy_ns", round(1e6 * 0.9 * length), start, length, machine=True)
     end = tape.now / 1e6
     for edge in np.arange(begin, end, 100.0) if noise else ():
@@ -102,6 +112,15 @@ def test_the_dose_that_was_achieved_is_told(tmp_path: Path) -> None:
     assert "of the dose 50% was achieved" in finding.title and "in loading, by disk" in finding.title
     assert {"kind", "dose", "achieved", "verdict", "slowdown", "blame"} <= finding.evidence.keys()
     assert "NOISE" in text_report(report) and DISK in text_report(report)
+
+
+@pytest.mark.parametrize(("counted", "more"), [(True, pytest.approx(0.5)), (False, None)])
+def test_cache_misses_are_told_where_the_machine_counts_them(counted: bool, more: object, tmp_path: Path) -> None:
+    run = planted(tmp_path / "run", {MEMORY: PLAN[MEMORY]}, counted=counted)
+    (effect,) = noise_effects(run, find_steps(run))
+    assert effect.cache_misses == more
+    (finding,) = [each for each in analyze(run).findings if each.id == "noise.verdict"]
+    assert ("+50% cache misses" in finding.title) == counted
 
 
 def test_blocks_hold_whole_steps_of_one_noise_or_none(tmp_path: Path) -> None:

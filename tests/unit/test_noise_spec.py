@@ -1,6 +1,7 @@
 """Noise as one asks for it: doses, units and places."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -52,7 +53,8 @@ def test_a_noise_has_its_place(tmp_path) -> None:
     assert parse(f"cpu=1@{cpu}").cpus == (cpu,)
     assert parse(f"disk=1MB/s@{tmp_path}@{cpu}@nice19").folder == str(tmp_path)
     spec = parse(f"disk=1MB/s@{tmp_path}@{cpu}@nice19")
-    assert (spec.cpus, spec.nice) == ((cpu,), 19)
+    assert (spec.cpus, spec.nice, spec.io_idle) == ((cpu,), 19, False)
+    assert parse(f"disk=1MB/s@{tmp_path}@ionice3").io_idle
     assert parse("network=1Mb/s@lo@10.0.0.2").interface == "lo"
     assert parse("network=1Mb/s@lo@10.0.0.2").host == "10.0.0.2"
 
@@ -71,6 +73,20 @@ def test_a_tool_may_make_it(word: str, backend: str) -> None:
 def test_a_tool_that_does_not_make_it_is_refused(word: str, backend: str) -> None:
     with pytest.raises(NoiseError, match=backend):
         parse_all([word], backend)
+
+
+def test_a_guest_stands_back_as_far_as_it_can(tmp_path) -> None:
+    """GIVEN noises on any CPU, on one, and on a disk THEN they take the spare ones if these are enough, and the last
+    place for CPUs and disks; who stands there already stays the same."""
+    cpu = min(os.sched_getaffinity(0))
+    gentle = parse("cpu=1").standing_back([cpu])
+    assert (gentle.label, gentle.cpus, gentle.nice, gentle.instead) == (f"cpu=1@{cpu}@nice19", (cpu,), 19, "cpu=1")
+    assert gentle == replace(parse(gentle.label), instead="cpu=1")
+    assert parse("cpu=2").standing_back([cpu]).cpus == ()
+    assert parse("cache=1GB/s").standing_back([cpu, cpu]).processes == 1  # with more it would be other noise
+    assert parse(f"cpu=1@{cpu}").standing_back([]).label == f"cpu=1@{cpu}@nice19"
+    assert parse(f"disk=1MB/s@{tmp_path}").standing_back([]).io_idle
+    assert gentle.standing_back([cpu]) is gentle
 
 
 def test_no_process_is_asked_for_more_than_a_cpu() -> None:

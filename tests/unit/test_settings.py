@@ -58,6 +58,7 @@ def test_a_file_with_every_kind_of_setting(tmp_path: Path) -> None:
         ("[ddp]\nbucket_cap_mb = 1e9", "must be a number, at least 0.001"),
         ("[ddp]\nbucket_cap_mb = nan", "must be a number"),
         ("[loader.train]\npin_memory = 1", "must be true or false"),
+        ("[loader.train]\nmultiprocessing_context = 'thread'", "must be one of fork, spawn, forkserver, in quotes"),
         ("[threads.layers]\nrnn = 0", "threads.layers.rnn must be"),
         ("threads.layers = 3", "no setting is called 'threads.layers'"),
         ("intra_op =", "is not valid TOML"),

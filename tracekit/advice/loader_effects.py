@@ -13,7 +13,7 @@ _FOR_THE_RUN, _FOR_THE_EPOCH = "run", "epoch"
 _PROGRAM, _GENERATOR, _NOTHING = "program", "generator", "nothing"
 
 
-def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | bool) -> Effect:
+def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | bool | str) -> Effect:
     """What a setting of a loader, `key`, changes in the results, as far as is known of it and of the `others` of the
     process.
 

@@ -1,5 +1,6 @@
 """What is found of loaders: for what the program waits, how far ahead their order is known, what memory they take, how
-many threads their workers compute with, how their batches get to a GPU, and which samples take long."""
+their workers are started and with how many threads they compute, how their batches get to a GPU, and which samples take
+long."""
 
 from collections.abc import Sequence
 
@@ -87,6 +88,23 @@ def pageable_copies(run: Run, loaders: Sequence[LoaderCosts]) -> Finding | None:
         " non_blocking=True then go on beside other work"
     )
     return Finding("loading.pageable", title, {"loaders": names, "share": share})
+
+
+def workers_that_import(summary: LoaderSummary, costs: LoaderCosts) -> Finding | None:
+    """`loading.start_method`: that workers are started as new processes, which import all anew, and that this takes
+    time. How long forked ones take, no run has seen that had none. None where it is not worth a word."""
+    method, share = costs.settings.start_method, summary.wait * summary.split.get("startup", 0.0)
+    if method in ("", "fork") or share < NOTICED:
+        return None
+    name = summary.loader
+    title = (
+        f"workers of {name} are started by {method}, and each takes {costs.start + costs.boot:.2g} s until it loads; to"
+        f" start and to end them takes {share:.0%} of the time; forked ones begin as a copy of the program, which must"
+        " have no thread in a lock then, and use no GPU in its data set; what they save is told by"
+        f' `loader.{name}.multiprocessing_context = "fork"` in a settings file and `tracekit verify`'
+    )
+    evidence = {"loader": name, "start_method": method, "share": share, "start_s": costs.start + costs.boot}
+    return Finding("loading.start_method", title, evidence)
 
 
 def predictability(name: str, loader: Loader) -> Finding:

@@ -13,6 +13,7 @@ from tracekit.advice.loader_findings import (
     teams_in_workers,
     uneven_samples,
     why_it_waits,
+    workers_that_import,
 )
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
@@ -74,8 +75,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
             report.findings.append(why_it_waits(summary))
         if summary.worker_bytes:
             report.findings.append(memory_of(summary))
-        if team := teams_in_workers(costs):
-            report.findings.append(team)
+        further = teams_in_workers(costs), workers_that_import(summary, costs)
+        report.findings += [each for each in further if each]
         made, why = _advise(run, report, costs, summary, loop)
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)

@@ -9,6 +9,7 @@ from tracekit.models.noise import Mix, largest_safe
 from tracekit.noise.spec import ON_CPUS, Spec
 from tracekit.record.topology import format_cpu_list
 
+_NEARLY = 0.05  # who lacked so much of a CPU had it
 CORES, NOISE = "node.spare_cores", "node.allowed_noise"
 
 
@@ -38,7 +39,8 @@ def harvest(specs: Sequence[Spec], effects: Sequence[NoiseEffect], mixes: Sequen
         why += f"; {predicted.expected:+.1%} was predicted"
     guest = _guest(safe)
     settings = [Setting(NOISE, None, ", ".join(names), gain, "measured", "identical", why, guest)]
-    cores = sum(int(spec.dose) for spec in safe if spec.kind.name in ON_CPUS)
+    had = [spec.dose * min(by_name[spec.label].share, effect.share) for spec in safe if spec.kind.name in ON_CPUS]
+    cores = sum(int(cpus + _NEARLY) for cpus in had)
     if cores:
         settings.append(Setting(CORES, None, cores, gain, "measured", "identical", why, guest))
     return Advice(settings, f"{', '.join(names)} may share this node, as measured here.")
@@ -50,4 +52,5 @@ def _guest(safe: Sequence[Spec]) -> str:
     nice = max(spec.nice for spec in safe)
     words = [f"taskset -c {format_cpu_list(cpus)}"] if cpus else []
     words += [f"nice -n {nice}"] if nice else []
+    words += ["ionice -c 3"] if any(spec.io_idle for spec in safe) else []
     return " ".join([*words, "GUEST..."])

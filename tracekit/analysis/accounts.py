@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from tracekit.analysis.completeness import unfinished_steps
 from tracekit.analysis.counters import counter_levels, counters_by_phase
+from tracekit.analysis.garbage import GarbageUse, garbage_use
 from tracekit.analysis.meetings import Way, find_ways
 from tracekit.analysis.people import Person, find_people
 from tracekit.analysis.report_schema import CounterSummary, ProcessSteps
@@ -38,7 +39,7 @@ def in_turn(function: Callable[..., T], *items: Iterable[Any]) -> Iterable[T]:
 @dataclass(frozen=True)
 class Account:
     """What one process did. `summary`, `loop` and `use` of its threads are None where it has no steps. `unfinished`:
-    the step under way at its end. `ways` lead to its meetings."""
+    the step under way at its end. `ways` lead to its meetings. `garbage`: None where none was collected."""
 
     person: Person
     summary: ProcessSteps | None = None
@@ -47,6 +48,7 @@ class Account:
     counters: list[CounterSummary] = field(default_factory=list)
     unfinished: list[Missing] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
+    garbage: GarbageUse | None = None
 
 
 def people_of(run: Run) -> list[Person]:
@@ -78,6 +80,7 @@ def account_of(run: Run, person: Person) -> Account:
         counters_of(run, process, steps),
         unfinished_steps(steps),
         ways,
+        garbage_use(run, person, window),
     )
 
 

@@ -192,6 +192,11 @@ def _neighbours(report: Report) -> list[Finding]:
     return found
 
 
+def _garbage(report: Report) -> list[Finding]:
+    notable = [each for each in report.garbage if each.is_notable(report.overhead.budget)]
+    return [Finding("python.garbage", each.title(), msgspec.to_builtins(each)) for each in notable]
+
+
 def _missing(report: Report) -> list[Finding]:
     return [
         Finding("recording.missing", f"not known: {note.what}", {"what": note.what, "why": note.why})
@@ -201,5 +206,5 @@ def _missing(report: Report) -> list[Finding]:
 
 _FINDERS: list[Callable[[Report], list[Finding]]] = [
     _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times,
-    _root_causes, _never_ended, _parallel, _noise, _neighbours, _missing,
+    _root_causes, _never_ended, _parallel, _noise, _neighbours, _garbage, _missing,
 ]  # fmt: skip

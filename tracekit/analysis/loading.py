@@ -14,6 +14,7 @@ from tracekit.analysis.counters import Increases
 from tracekit.analysis.handover import handover
 from tracekit.analysis.intervals import Intervals, union
 from tracekit.analysis.operators import windows
+from tracekit.analysis.starting import boot_of, cold_of, start_of, stop_of
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.teams import share_of_operators
 from tracekit.run.manifest import Loader, Memory
@@ -223,9 +224,9 @@ def _costs(
         consume=consume,
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),
-        start=_start(run, process, loader),
-        boot=_boot(batches[known & ~itself]),
-        stop=_stop(run, process, loader, cpus),
+        start=start_of(run, process, loader),
+        boot=boot_of(batches[known & ~itself]),
+        stop=stop_of(run, process, loader, cpus),
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,
@@ -241,7 +242,7 @@ def _costs(
         faults=min(_share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
-        cold=_cold(batches[known & ~itself]),
+        cold=cold_of(batches[known & ~itself]),
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
     )
 
@@ -301,41 +302,6 @@ def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:
         return np.where(known, values, 0.0)
     at = np.arange(len(values))
     return np.where(known, values, np.interp(at, at[known], values[known]))
-
-
-def _start(run: Run, process: int, loader: str) -> float:
-    rows = run.sql(
-        "SELECT max(duration_ns) / count(*) AS each FROM workers "
-        "WHERE process = ? AND loader = ? AND worker >= 0 GROUP BY epoch",
-        [process, loader],
-    )
-    return float(rows["each"].median()) / _NS if len(rows) else 0.0
-
-
-def _boot(batches: pd.DataFrame) -> float:
-    """From when the last worker was started: the others had time to boot while those after them were started."""
-    first = batches[
-        (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["worker"] == batches["worker"].max())
-    ]
-    took = (first["made_start_ns"] - first["ready_ns"]).clip(lower=0)
-    return float(took.median()) / _NS if len(took) else 0.0
-
-
-def _cold(batches: pd.DataFrame) -> float:
-    """A worker's first batch finds its memory not copied yet, modules not imported and storage not connected to."""
-    is_first = (batches["turn"] == 0) & (batches["iteration"] == 0)
-    first, others = batches["cpu_ns"][is_first], batches["cpu_ns"][batches["turn"] > 0]
-    return max(float(first.median() - others.median()), 0.0) / _NS if len(first) and len(others) else 0.0
-
-
-def _stop(run: Run, process: int, loader: str, cpus: float) -> float:
-    """Workers end side by side, as many as there are CPUs."""
-    rows = run.sql(
-        "SELECT median(duration_ns / greatest(pid / ?, 1)) AS each FROM workers "
-        "WHERE process = ? AND loader = ? AND worker < 0",
-        [cpus, process, loader],
-    )
-    return float(rows["each"].fillna(0.0).iloc[0]) / _NS
 
 
 def _slowdown_alone(run: Run, process: int, loader: str, cpus: float) -> float:

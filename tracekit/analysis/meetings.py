@@ -21,7 +21,8 @@ from tracekit.run.reader import Run
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
 
-PHASES = ["loading", "forward", "backward", "optimizer", "communication", "other"]
+GARBAGE = "GC"
+PHASES = ["loading", "forward", "backward", "optimizer", "communication", GARBAGE, "other"]
 _UNKNOWN, _KEPT = len(PHASES), len(PHASES) + 1
 
 # From these nobody goes before all have come; a broadcast's root does, say.
@@ -34,6 +35,9 @@ _ENTERED = f"""
     FROM ({WAITED_FOR}) WHERE sequence >= 0 AND coalesce(unsure_ns, 0) >= 0 AND op IN {_OF_ALL}
     ORDER BY "group", sequence, start_ns
 """
+
+
+_COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 'garbage' ORDER BY start_ns"
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
 class _Path:
     """What the loop of a rank had done by each change of phase, ns (changes, phases + 2, 2): its own time in each
     phase, and for how long it was blocked in it; then the same where the phase is not known; and for how long it had
-    been kept from its CPU."""
+    been kept from its CPU. While Python collects all garbage nothing else runs: that is a phase of its own."""
 
     times: Times
     done: Floats
@@ -177,6 +181,7 @@ class _Path:
         rows = run.sql("SELECT thread, start_ns, phase, cpu_ns, delayed_ns FROM changes ORDER BY start_ns")
         if len(rows):  # one process may have made several loops, on several threads: the busiest counts
             rows = rows[rows["thread"] == rows["thread"].mode().iloc[0]]
+            rows = with_garbage(rows, run.sql(_COLLECTIONS).to_numpy(np.int64))
         places = {name: place for place, name in enumerate(PHASES)}
         phase = np.array([places.get(str(name), _UNKNOWN) for name in rows["phase"]], dtype=np.intp)[:-1]
         times, delayed, cpu = (rows[name].to_numpy(np.int64) for name in ("start_ns", "delayed_ns", "cpu_ns"))
@@ -199,3 +204,31 @@ class _Path:
         found = done_until(self.times, self.done, moments)
         found[(moments < self.times[0]) | (moments > self.times[-1])] = np.nan
         return found
+
+
+def with_garbage(changes: pd.DataFrame, collections: Times) -> pd.DataFrame:
+    """Changes of phase, and those to and from collections of garbage (n, from and to: ns) between them. A collection
+    computes as long as the thread did at most; what else it did, it did evenly over the rest of its phase."""
+    times, cpu, delayed = (changes[name].to_numpy(np.int64) for name in ("start_ns", "cpu_ns", "delayed_ns"))
+    phases, thread = changes["phase"].to_numpy(), changes["thread"].iloc[0]
+    before: dict[int, tuple[int, int, int]] = {}  # the last change in the midst of a phase, by the place of that
+    more = []
+    for start, end in collections.tolist():
+        at = int(np.searchsorted(times, start, "right")) - 1
+        if not 0 <= at < len(times) - 1 or phases[at] not in PHASES:
+            continue
+        began, had_cpu, had_waited = before.get(at, (int(times[at]), int(cpu[at]), int(delayed[at])))
+        end = min(end, int(times[at + 1]))
+        computed = max(min(end - start, int(cpu[at + 1]) - had_cpu), 0)
+        rest = int(times[at + 1]) - began - (end - start)
+        share = (start - began) / rest if rest > 0 else 0.0
+        cpu_then = had_cpu + round((int(cpu[at + 1]) - had_cpu - computed) * share)
+        is_known = had_waited >= 0 and delayed[at + 1] >= 0
+        waited_then = had_waited + round((int(delayed[at + 1]) - had_waited) * share) if is_known else -1
+        more.append((thread, start, GARBAGE, cpu_then, waited_then))
+        if end < times[at + 1]:
+            more.append((thread, end, phases[at], cpu_then + computed, waited_then))
+        before[at] = end, cpu_then + computed, waited_then
+    columns = ["thread", "start_ns", "phase", "cpu_ns", "delayed_ns"]
+    both = pd.concat([changes[columns], pd.DataFrame(more, columns=columns)]) if more else changes
+    return both.sort_values("start_ns", kind="stable")

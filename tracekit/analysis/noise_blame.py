@@ -19,10 +19,10 @@ from tracekit.analysis.phases import PHASES, step_phases
 from tracekit.analysis.steps import Steps
 from tracekit.run.reader import Run
 
-Costs = dict[str, float]  # of a step, ns: its phases, and what is below
+Costs = dict[str, float]  # of a step: its phases, ns, and what is below
 
-_DELAY, _CPU = "waiting for a CPU", "CPU time"
-_COUNTERS = {_DELAY: "thread.run_delay_ns", _CPU: "process.cpu_ns"}
+_DELAY, _CPU, _MISSES = "waiting for a CPU", "CPU time", "cache misses"
+_COUNTERS = {_DELAY: "thread.run_delay_ns", _CPU: "process.cpu_ns", _MISSES: "perf.cache_misses"}
 _LOADING, _COMMUNICATION = "loading wait", "communication"
 _AWAITED = {_LOADING: "disk", _COMMUNICATION: "network"}
 _SPOKEN = {_LOADING: "loading"}
@@ -38,8 +38,8 @@ class Blame(msgspec.Struct):
 
 
 def block_costs(run: Run, steps: Steps, blocks: Sequence[Block]) -> list[Costs]:
-    """What a step of each block of a run consists of; NaN where that was not recorded. Waiting for a CPU is that of all
-    processes and threads, CPU time that of the process which stands for the run."""
+    """What a step of each block of a run consists of; NaN where that was not recorded. Waiting for a CPU and cache
+    misses are those of all processes and threads, CPU time that of the process which stands for the run."""
     if steps.main is None or not blocks:
         return []
     phases = step_phases(run, steps)
@@ -53,7 +53,7 @@ def block_costs(run: Run, steps: Steps, blocks: Sequence[Block]) -> list[Costs]:
     begin, end = starts[first], (starts + durations)[first + counts - 1]
     increases = Increases(run, list(_COUNTERS.values()))
     everyone = [person.process for person in find_people(run)]
-    of = {_DELAY: everyone, _CPU: [steps.main]}
+    of = {_DELAY: everyone, _CPU: [steps.main], _MISSES: everyone}
     grown = {name: _sum(increases, of[name], counter, begin, end) / counts for name, counter in _COUNTERS.items()}
     found = []
     for at in range(len(blocks)):
@@ -95,6 +95,13 @@ def blame(paired: Sequence[Paired], costs: Mapping[tuple[int, int], Costs]) -> l
         if share >= _LEAST
     ]
     return sorted(found, key=lambda each: -each.share)
+
+
+def more_cache_misses(paired: Sequence[Paired], costs: Mapping[tuple[int, int], Costs]) -> float | None:
+    """How many more cache misses a step has than in silence, new/old - 1; None where the machine counts none."""
+    both = [(_of(each.block, _MISSES, costs), _silent(each, _MISSES, costs)) for each in paired]
+    known = [noisy / silent - 1 for noisy, silent in both if silent > 0 and not np.isnan(noisy)]
+    return float(np.median(known)) if known else None
 
 
 def _of(block: Block, name: str, costs: Mapping[tuple[int, int], Costs]) -> float:

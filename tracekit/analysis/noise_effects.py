@@ -1,5 +1,6 @@
 """The effects of noises: what is said of each one, from the blocks of one run or of several."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from tracekit.analysis.noise import (
     pair_with_silence,
     silence_with_silence,
 )
-from tracekit.analysis.noise_blame import Blame, Costs, blame, block_costs
+from tracekit.analysis.noise_blame import Blame, Costs, blame, block_costs, more_cache_misses
 from tracekit.analysis.noise_verdicts import MARGIN, Judged, Slowdown, Verdict, judge, tails
 from tracekit.analysis.steps import Steps
 from tracekit.record.topology import parse_cpu_list
@@ -35,7 +36,8 @@ class NoiseEffect(msgspec.Struct):
     """What a noise (or several together) does to the steps. `noise` is it as it was asked for, `dose` and `achieved`
     are in `unit` (of several together: shares of their doses, and the least that was achieved); `tails` has the
     slowdown of the 90th and 99th percentile. `detectable`: the least slowdown that so many blocks would find four times
-    out of five. `shared_cpus`: of those that it was put on, the ones that the program uses in silence."""
+    out of five. `shared_cpus`: of those that it was put on, the ones that the program uses in silence. `cache_misses`:
+    by how much a step has more of them than in silence, new/old - 1; None where the machine counts none."""
 
     noise: str
     dose: float
@@ -49,10 +51,16 @@ class NoiseEffect(msgspec.Struct):
     tails: dict[str, Slowdown] = {}
     blame: list[Blame] = []
     shared_cpus: list[int] = []
+    cache_misses: float | None = None
 
     @property
     def kind(self) -> str:
         return TOGETHER.join(each.partition("=")[0] for each in self.noise.split(TOGETHER))
+
+    @property
+    def place(self) -> str:
+        """Where a noise by itself was put, as it was asked for: @0-3@nice19."""
+        return "".join(self.noise.partition("@")[1:])
 
     @property
     def share(self) -> float:
@@ -113,8 +121,21 @@ class Blocks:
             why=judged.why,
             tails=tails(mine),
             blame=blame(mine, self.costs) if judged.slowdown.expected > 0 else [],
-            shared_cpus=[cpu for cpu in _cpus_of(name) if _mean([run.get(cpu, 0.0) for run in self.busy]) > _USED],
+            shared_cpus=[cpu for cpu in _cpus_of(name) if self._uses(cpu)],
+            cache_misses=more_cache_misses(mine, self.costs),
         )
+
+    def spare(self, cpus: Sequence[int]) -> list[int]:
+        """Those of these CPUs that the program was seen not to use."""
+        return [cpu for cpu in cpus if self._busy_share(cpu) <= _USED]
+
+    def _uses(self, cpu: int) -> bool:
+        return self._busy_share(cpu) > _USED
+
+    def _busy_share(self, cpu: int) -> float:
+        """Of the silence, for how much of it a CPU was busy; NaN where nobody looked."""
+        seen = [share for run in self.busy if not math.isnan(share := run.get(cpu, math.nan))]
+        return _mean(seen) if seen else math.nan
 
     def floor(self, margin: float = MARGIN) -> Judged:
         """What silence seems to do to silence."""

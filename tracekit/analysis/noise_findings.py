@@ -32,6 +32,8 @@ def _title(effect: NoiseEffect, margin: float) -> str:
     if effect.verdict == "unsafe" and effect.blame:
         most = effect.blame[0]
         text += f"; {most.share:.0%} of it in {most.phase}, by {most.resource}"
+        if most.resource == "memory" and effect.cache_misses is not None:
+            text += f" ({effect.cache_misses:+.0%} cache misses)"
     if effect.shared_cpus:
         plural = "s" if len(effect.shared_cpus) > 1 else ""
         text += f"; it ran on CPU{plural} {format_cpu_list(effect.shared_cpus)}, which the program uses"

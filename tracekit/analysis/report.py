@@ -84,6 +84,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
         never_ended=unfinished(run),
         noise=noise_effects(here, steps),
         neighbours=neighbours(here, steps),
+        garbage=[account.garbage for account in in_order if account.garbage],
     )
     report.findings = find_all(report)
     advice = [advisor(run, report) for advisor in advisors]

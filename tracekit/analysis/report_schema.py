@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from tracekit.analysis.garbage import GarbageUse
 from tracekit.analysis.neighbours import Neighbour
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.threads import Crowding, ThreadUse
@@ -350,6 +351,7 @@ class Report(msgspec.Struct):
     buckets: BucketSummary | None = None
     noise: list[NoiseEffect] = []  # of what was made beside it, on and off
     neighbours: list[Neighbour] = []  # with which the steps got longer
+    garbage: list[GarbageUse] = []
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

@@ -94,6 +94,7 @@ def _steps(report: Report) -> Lines:
         *_long_steps(steps),
         *(f"  {phase.name:<14}{phase.share:>7.1%}  {'#' * round(phase.share * 50)}" for phase in steps.phases),
         *_phases_known(steps),
+        *_garbage(report),
     ]
     if len(steps.processes) > 1:
         rows = [
@@ -102,6 +103,13 @@ def _steps(report: Report) -> Lines:
         ]
         lines += ["", *_table(["process", "steps", "rule", "median"], rows), *_more(len(steps.processes))]
     return lines
+
+
+def _garbage(report: Report) -> Lines:
+    """What takes more than recording may, or is done by workers again and again."""
+    said = [each.title() for each in report.garbage if each.is_notable(report.overhead.budget)]
+    wrapped = [textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="    ") for text in said]
+    return [line for lines in wrapped for line in lines]
 
 
 def _long_steps(steps: StepSummary) -> Lines:

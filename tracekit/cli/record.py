@@ -68,8 +68,8 @@ def command(
     """Run COMMAND unchanged and record it.
 
     The command gets its own stdin, stdout, stderr and signals; tracekit leaves with its exit code (128 + signal).
-    Steps, layers, operators, loading, collectives and counters go into a run directory, at a cost kept under
-    --overhead.
+    Steps, layers, operators, loading, collectives, counters and collections of garbage go into a run directory, at a
+    cost kept under --overhead.
 
     \b
         tracekit record -- python train.py --epochs 3

@@ -130,36 +130,40 @@ def noise(
     Load on CPUs, memory, disks and networks goes on and off beside it, each kind with three doses up to what this
     machine gives, in blocks of some steps of the same run, in random order. Each is called safe (steps get no longer
     than by the margin), unsafe or undecided, with the slowdown, its interval, and the phase and resource to blame. What
-    is safe is then tried together.
+    is safe is then tried together; what is unsafe, of a guest that stands back (nice 19, ionice -c 3, on CPUs that the
+    program does not use). With --noise it is these alone.
 
     \b
         tracekit study noise --budget 9m -- python samples/lstm_lm.py
         tracekit study noise --on 1 --kinds cpu,memory -- taskset -c 0 python train.py
         tracekit study noise --noise disk=50MB/s@/scratch -- python train.py
     """
-    from tracekit.noise.spec import by, parse_all
+    from tracekit.noise.spec import parse_all
     from tracekit.study.noise import study_noise
 
     if noises and (kinds or where):
         raise TracekitError("--noise says what to try, and where; leave out --kinds and --on")
-    share, given, made_by = _share(margin), parse_all(noises, backend), by(backend)
+    share, given = _share(margin), parse_all(noises, backend)
 
     def study(program: list[str], folder: Path, say: Callable[[str], None]) -> "Study":
-        specs = given or _ladders(kinds, (f"@{where}" if where else "") + made_by)
-        return study_noise(program, folder, specs, share, budget, say)
+        specs = given or _ladders(kinds, f"@{where}" if where else "", backend)
+        return study_noise(program, folder, specs, share, budget, say, try_gentler=not given)
 
     _carry_out("noise", command, output, as_json, quiet, study)
 
 
-def _ladders(kinds: str | None, place: str) -> "list[Spec]":
-    """The doses to try of these kinds; of the usual ones, those that there is something for here."""
+def _ladders(kinds: str | None, place: str, backend: str | None) -> "list[Spec]":
+    """The doses to try of these kinds; of the usual ones, those that there is something for here, and that the backend
+    makes."""
     from tracekit.noise.reach import USUAL, ladder
-    from tracekit.noise.spec import NoiseError
+    from tracekit.noise.spec import BACKENDS, NoiseError, by
 
+    made_by = by(backend)
+    usual = [kind for kind in USUAL if not backend or kind in BACKENDS[backend]]
     specs = []
-    for kind in kinds.split(",") if kinds else USUAL:
+    for kind in kinds.split(",") if kinds else usual:
         try:
-            specs += ladder(kind, place)
+            specs += ladder(kind, place + made_by)
         except NoiseError as error:
             if kinds:
                 raise

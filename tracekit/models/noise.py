@@ -42,7 +42,8 @@ def predict(effects: Sequence[NoiseEffect]) -> list[Mix]:
 
 def largest_safe(specs: Sequence[Spec], effects: Mapping[str, NoiseEffect]) -> list[Spec]:
     """Of noises that differ in their dose alone the largest that is safe, as are all smaller ones: a dose above one
-    that is not is no less harmful, whatever its blocks say. Going up that ladder costs no certainty."""
+    that is not is no less harmful, whatever its blocks say. Going up that ladder costs no certainty. Of those and one
+    that stands back instead, whichever does more."""
     found: dict[Spec, Spec] = {}
     stopped: set[Spec] = set()
     for spec in sorted(specs, key=lambda each: each.dose):
@@ -51,4 +52,20 @@ def largest_safe(specs: Sequence[Spec], effects: Mapping[str, NoiseEffect]) -> l
             stopped.add(alike)
         elif alike not in stopped:
             found[alike] = spec
+    for gentle in [spec for spec in found.values() if spec.instead]:
+        plain = found.get(next(spec for spec in specs if spec.label == gentle.instead).without_dose())
+        if plain is not None:
+            does_less = min(gentle, plain, key=lambda spec: effects[spec.label].achieved)
+            del found[does_less.without_dose()]
     return list(found.values())
+
+
+def gentler(specs: Sequence[Spec], effects: Mapping[str, NoiseEffect], spare: Sequence[int]) -> list[Spec]:
+    """What to try instead of noises that are unsafe: the least such dose of each, by a guest that stands back from the
+    program (`Spec.standing_back`), on `spare` CPUs."""
+    least: dict[Spec, Spec] = {}
+    for spec in sorted(specs, key=lambda each: each.dose):
+        effect = effects.get(spec.label)
+        if effect is not None and effect.verdict == "unsafe":
+            least.setdefault(spec.without_dose(), spec)
+    return [gentle for spec in least.values() if (gentle := spec.standing_back(spare)) != spec]

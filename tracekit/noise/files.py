@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tracekit.noise.spec import NoiseError
+from tracekit.noise.work import Work
 from tracekit.record.mounts import file_system
 
 _PAGE = 4096
@@ -21,7 +22,7 @@ _FILE_BYTES = 128 << 20
 FREE_DISK, FREE_DISK_SHARE = 1 << 30, 0.02
 
 
-class Write:
+class Write(Work):
     """Writes over a file without a name, past the page cache where the file system allows that."""
 
     def __init__(self, folder: str) -> None:
@@ -46,7 +47,7 @@ class Write:
         os.close(self._file)
 
 
-class Files:
+class Files(Work):
     """Makes files, looks them up and removes them, in a folder of its own: three operations each."""
 
     def __init__(self, folder: str) -> None:

@@ -16,9 +16,12 @@ import struct
 import sys
 import time
 
+import psutil
+
 from tracekit.errors import TracekitError
-from tracekit.noise.spec import Spec, parse
-from tracekit.noise.works import Work, work_of
+from tracekit.noise.spec import IO_IDLE, NoiseError, Spec, parse
+from tracekit.noise.work import Work
+from tracekit.noise.works import work_of
 
 ORDER = struct.Struct("<d")
 PLACE = struct.Struct("<qq")  # done, 1 when it is ready
@@ -63,6 +66,8 @@ def work_at(rates: int, work: Work, ledger: Ledger) -> None:
     """Work at the rates that come from a descriptor. Raises EOFError when it closes."""
     rate, began, done, wait = 0.0, 0.0, 0.0, None
     while True:
+        if wait != 0:
+            work.rest()
         if (order := ordered(rates, wait)) is not None:
             rate, began, done, wait = order, time.monotonic(), 0.0, 0.0 if order else None
             continue
@@ -93,6 +98,11 @@ def _settle(spec: Spec, number: int) -> None:
     if cpus := spec.cpus_of(number):
         os.sched_setaffinity(0, cpus)
     os.nice(spec.nice)
+    if spec.io_idle:
+        try:
+            psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+        except (psutil.Error, OSError) as error:
+            raise NoiseError(f"its disk cannot be given to others first ({error}); leave out @{IO_IDLE}") from error
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 

@@ -32,8 +32,8 @@ class _Team:
 
     @property
     def largest(self) -> Spec:
-        """The one that takes the most processes."""
-        return max(self.specs, key=lambda spec: spec.processes)
+        """The one that takes the most processes, and of these the largest."""
+        return max(self.specs, key=lambda spec: (spec.processes, spec.dose))
 
     def shares(self) -> list[float]:
         """What each process is to do: as few CPUs as do, one after the other; else all alike."""

@@ -6,6 +6,7 @@ import socket
 import threading
 
 from tracekit.noise.spec import NoiseError
+from tracekit.noise.work import Work
 
 _DISCARD = 9  # the port of RFC 863: nobody answers
 # A datagram fills a frame, less its headers (IPv4 or IPv6, UDP); that of the frame itself counts too. The kernel cuts a
@@ -16,7 +17,7 @@ _LARGEST_DATAGRAM, _LARGEST_SEND = 8972, 65_000  # a loopback takes larger ones,
 _SOCKET_BYTES = 256 << 10
 
 
-class Stream:
+class Stream(Work):
     """Sends to itself through the loopback interface, by TCP."""
 
     def __init__(self, interface: str) -> None:
@@ -44,7 +45,7 @@ class Stream:
         self._receiver.close()
 
 
-class Datagrams:
+class Datagrams(Work):
     """Sends datagrams to a host, which need not take them; their headers count."""
 
     def __init__(self, host: str, interface: str) -> None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit.errors import TracekitError
+from tracekit.record.topology import format_cpu_list
 
 INTERFACES = Path("/sys/class/net")
 NODES = Path("/sys/devices/system/node")
 # What was asked and done is logged so often, as whole numbers.
 LOG_EVERY_S, _FEWEST = 0.1, 3
+_MOST_NICE = 19
 _PREFIXES = {"": 1.0} | {
     letter + binary: float(base**power)
     for power, letters in enumerate((("k", "K"), ("M",), ("G",), ("T",)), start=1)
@@ -64,6 +66,7 @@ KINDS = {
 }
 ON_DISK = ("disk", "metadata")
 ON_CPUS = ("cpu", "busy")
+IO_IDLE = "ionice3"  # the class of `ionice -c 3`
 # Tools of others, and the kinds of noise that they may make: those of which the kernel keeps account.
 BACKENDS = {"stress-ng": ON_CPUS, "fio": ("disk",), "iperf3": ("network",)}
 
@@ -72,8 +75,9 @@ BACKENDS = {"stress-ng": ON_CPUS, "fio": ("disk",), "iperf3": ("network",)}
 class Spec:
     """One noise: `label` as it was asked for, its kind, its dose (CPUs, bytes/s, operations/s, bytes), and where.
 
-    `cpus`: those that its processes run on, () for any. `nice`: how far they stand back. `backend`: the tool that makes
-    it, "" for our own.
+    `cpus`: those that its processes run on, () for any. `nice`: how far they stand back. `io_idle`: the disk is theirs
+    when nobody else wants it. `backend`: the tool that makes it, "" for our own. `instead`: the label of the one that
+    this is tried for.
     """
 
     label: str
@@ -84,7 +88,9 @@ class Spec:
     interface: str = ""
     host: str = ""
     nice: int = 0
+    io_idle: bool = False
     backend: str = ""
+    instead: str = ""
 
     @property
     def rate(self) -> float:
@@ -106,6 +112,14 @@ class Spec:
         """The same with another dose."""
         _, at, where = self.label.partition("@")
         return replace(self, label=f"{self.kind.name}={dose_text(self.kind, dose)}{at}{where}", dose=dose)
+
+    def standing_back(self, spare: Sequence[int]) -> "Spec":
+        """The same of a guest that stands back as far as the kernel lets it: on CPUs that are spare where they are
+        enough, with nice 19, and with the disk when nobody else wants it. Itself where there is nothing to change."""
+        places = [format_cpu_list(spare[: self.processes])] if not self.cpus and len(spare) >= self.processes else []
+        places += ["nice19"] if self.nice < _MOST_NICE else []
+        places += [IO_IDLE] if self.kind.name in ON_DISK and not self.io_idle else []
+        return replace(parse("@".join((self.label, *places))), instead=self.label) if places else self
 
     def without_dose(self) -> "Spec":
         """What it has in common with those that differ in their dose alone."""
@@ -176,8 +190,8 @@ def _factor(kind: Kind, unit: str) -> float | None:
 
 
 def _placed(spec: Spec, place: str) -> Spec:
-    """The noise in this place too: CPUs, node0, nice19, a folder, an interface or a host; or made by this backend.
-    Raises NoiseError."""
+    """The noise in this place too: CPUs, node0, nice19, ionice3, a folder, an interface or a host; or made by this
+    backend. Raises NoiseError."""
     if place in BACKENDS:
         if spec.kind.name not in BACKENDS[place]:
             raise NoiseError(f"noise {spec.label}: {place} makes {' and '.join(BACKENDS[place])} alone; leave it out")
@@ -187,7 +201,9 @@ def _placed(spec: Spec, place: str) -> Spec:
     if found := re.fullmatch(r"node(\d+)", place):
         return replace(spec, cpus=_allowed(spec.label, _of_node(spec.label, int(found[1]))))
     if found := re.fullmatch(r"nice(\d+)", place):
-        return replace(spec, nice=min(int(found[1][:3]), 19))
+        return replace(spec, nice=min(int(found[1][:3]), _MOST_NICE))
+    if place == IO_IDLE:
+        return replace(spec, io_idle=True)
     if spec.kind.name in ON_DISK and place:
         if not os.path.isdir(place):
             raise NoiseError(f"noise {spec.label}: {place} is no folder; name one on the disk that is meant")
@@ -196,8 +212,8 @@ def _placed(spec: Spec, place: str) -> Spec:
         is_interface = "/" not in place and (INTERFACES / place).exists()
         return replace(spec, interface=place) if is_interface else replace(spec, host=place)
     raise NoiseError(
-        f"noise {spec.label}: {place!r} is no place for {spec.kind.name}; CPUs (@0-3), a NUMA node (@node0) or"
-        " @nice19 are, of disk and metadata a folder, of network an interface and a host"
+        f"noise {spec.label}: {place!r} is no place for {spec.kind.name}; CPUs (@0-3), a NUMA node (@node0),"
+        " @nice19 and @ionice3 are, of disk and metadata a folder, of network an interface and a host"
     )
 
 

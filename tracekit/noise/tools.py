@@ -4,6 +4,7 @@ The kernel's accounts tell what a tool has done. It is stopped and let go on so 
 doses, patterns and logs are those of our own noise, whoever makes it.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,36 +17,46 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracekit.noise.files import open_past_cache, room_to_write
+from tracekit.noise.guard import Guard
 from tracekit.noise.spec import NoiseError, Spec
+from tracekit.noise.work import Work
 
-# A look at what was done takes some 20 us. A tool that is behind, as where others want its CPU, goes on for so long
-# before its control has its turn: who is stopped loses its place in the queue.
-_LOOK_EVERY_S, _PIECE_S = 0.0005, 0.05
+# A look at what was done takes some 20 us. A tool that is behind goes on, as where others want its CPU: who is stopped
+# loses its place in the queue. An order waits for so long.
+_LOOK_EVERY_S, _PIECE_S = 0.0005, 0.005
 _STARTS_WITHIN_S = 10.0
 _FOR_EVER = "86400"  # s
 # Who has done so much has begun with its work, and does not prepare for it any more.
 _BEGUN_NS, _BEGUN_BYTES = 1e8, float(1 << 20)
+_PAGE, _LARGEST_WRITE = 4096, 256 << 10
 
 
-class Tool:
+class Tool(Work):
     """Some processes of a tool, which do as much as they are let."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], account: Callable[[int], float], least: float) -> None:
-        """Start them; the last one does the work, itself or by its children, which has begun when they have done the
-        `least`. Raises NoiseError where they do not."""
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        account: Callable[[int], float],
+        least: float,
+        kept: Sequence[int] = (),
+    ) -> None:
+        """Start them, with the descriptors that they `kept`; the last one does the work, itself or by its children,
+        which has begun when they have done the `least`. Raises NoiseError where they do not."""
         self._account = account
         self._processes: list[subprocess.Popen[bytes]] = []
         self._workers: list[int] = []
-        self._guard, self._life = 0, -1
+        self._goes_on = True
+        self._guard = Guard()
         try:
             for command in commands:
-                self._processes.append(_start(command))
-            self._guard, self._life = _guarded([process.pid for process in self._processes])
+                self._processes.append(_start(command, kept))
+                self._guard.add(self._processes[-1].pid)
             self._await(least)
         except BaseException:
             self.close()
             raise
-        self._let(signal.SIGSTOP)
+        self.rest()
         self._counted = self._done()
 
     def _await(self, least: float) -> None:
@@ -60,28 +71,33 @@ class Tool:
 
     def do(self, amount: float) -> float:
         self._refuse_ended()
-        self._let(signal.SIGCONT)
+        if not self._goes_on:
+            self._let(signal.SIGCONT)
+            self._goes_on = True
         until = time.monotonic() + _PIECE_S
         while (done := self._done()) < self._counted + amount and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S)
-        self._let(signal.SIGSTOP)
         done, self._counted = done - self._counted, done
         return max(done, 0.0)
 
+    def rest(self) -> None:
+        if self._goes_on:
+            self._let(signal.SIGSTOP)
+            self._goes_on = False
+
     def close(self) -> None:
-        if self._guard:
-            os.close(self._life)
-            os.waitpid(self._guard, 0)
-            self._guard = 0
+        self._guard.close()
         for process in self._processes:
-            process.kill()
+            with contextlib.suppress(OSError):  # it has been killed, unless the guard was
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             assert process.stderr is not None
             process.stderr.close()
 
     def _let(self, order: signal.Signals) -> None:
         for pid in self._workers:
-            _send(pid, order)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, order)
 
     def _done(self) -> float:
         return sum(self._account(pid) for pid in self._workers)
@@ -90,7 +106,7 @@ class Tool:
         for process in self._processes:
             if process.poll() is not None:
                 assert process.stderr is not None
-                said = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
+                said = (process.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
                 why = said[-1] if said else f"it ended with code {process.returncode}"
                 raise NoiseError(f"{_name(process)}: {why}")
 
@@ -104,21 +120,23 @@ def tool_of(spec: Spec) -> Tool:
         method = "loop" if spec.kind.name == "busy" else "matrixprod"
         words = ["--cpu", "1", "--cpu-method", method, "--timeout", "0", "--temp-path", tempfile.gettempdir()]
         return Tool([[path, *words]], cpu_time, _BEGUN_NS)
-    return _writer(path, spec.folder or os.getcwd()) if spec.backend == "fio" else _sender(path, spec)
+    return _writer(path, spec) if spec.backend == "fio" else _sender(path, spec)
 
 
-def _writer(fio: str, folder: str) -> Tool:
-    """It writes over a file that has no name any more when the work has begun."""
+def _writer(fio: str, spec: Spec) -> Tool:
+    """It writes over a file that has no name, which it gets as a descriptor."""
+    folder = spec.folder or os.getcwd()
     size = room_to_write(folder)
-    with tempfile.NamedTemporaryFile(prefix="tracekit-noise-", dir=folder) as file:
+    with tempfile.TemporaryFile(prefix="tracekit-noise-", dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)
-        descriptor, is_direct = open_past_cache(file.name)
+        name = f"/proc/self/fd/{file.fileno()}"
+        descriptor, is_direct = open_past_cache(name)
         os.close(descriptor)
-        name = file.name.replace(":", "\\:")  # a colon alone stands between several
-        words = ["--name=noise", f"--filename={name}", f"--size={size}", "--rw=write", "--bs=256k", "--thread"]
+        at_once = min(max(round(spec.rate * _PIECE_S) // _PAGE * _PAGE, _PAGE), _LARGEST_WRITE)
+        words = ["--name=noise", f"--filename={name}", f"--size={size}", "--rw=write", f"--bs={at_once}", "--thread"]
         lasting = ["--time_based", f"--runtime={_FOR_EVER}", "--fallocate=none", "--ioengine=psync", "--overwrite=1"]
         past_cache = "--direct=1" if is_direct else "--fdatasync=1"
-        return Tool([[fio, *words, *lasting, past_cache]], bytes_written, _BEGUN_BYTES)
+        return Tool([[fio, *words, *lasting, past_cache]], bytes_written, _BEGUN_BYTES, [file.fileno()])
 
 
 def _sender(iperf: str, spec: Spec) -> Tool:
@@ -131,6 +149,8 @@ def _sender(iperf: str, spec: Spec) -> Tool:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     server = [iperf, "--server", "--one-off", "--bind", "127.0.0.1", "--port", port]
+    told = subprocess.run([iperf, "--help"], capture_output=True).stdout
+    server += ["--rcv-timeout", f"{_FOR_EVER}000"] if b"--rcv-timeout" in told else []
     return Tool([server, [sys.executable, "-c", _WHEN_THERE, port, *client, "--port", port]], bytes_sent, _BEGUN_BYTES)
 
 
@@ -175,51 +195,16 @@ def _children(pid: int) -> list[int]:
     return [each for child in found for each in (child, *_children(child))]
 
 
-def _start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
+def _start(command: Sequence[str], kept: Sequence[int]) -> "subprocess.Popen[bytes]":
+    """In a group of its own, which no key of a terminal reaches, and in our session: Linux shares out CPUs between
+    sessions first, and `nice` says nothing to another one (sched_autogroup, sched(7))."""
+    process = subprocess.Popen(
         list(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        start_new_session=True,
+        process_group=0, pass_fds=kept,
     )  # fmt: skip
-
-
-def _send(pid: int, order: signal.Signals) -> None:
-    try:
-        os.kill(pid, order)
-    except ProcessLookupError:
-        pass
-
-
-def _guarded(sessions: list[int]) -> tuple[int, int]:
-    """A process that kills all that is left of some sessions when a descriptor closes, as it does when its owner ends
-    in whatever way: who is stopped heeds no other signal that its parent has ended. It, and the descriptor."""
-    reading, writing = os.pipe()
-    if guard := os.fork():
-        os.close(reading)
-        return guard, writing
-    try:
-        os.setsid()
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for each in (0, 1, 2):
-            os.dup2(nowhere, each)
-        os.close(writing)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.read(reading, 1)
-        for pid in _members(sessions):
-            _send(pid, signal.SIGKILL)
-    finally:
-        os._exit(0)
-
-
-def _members(sessions: list[int]) -> list[int]:
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            after_its_name = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-            if int(after_its_name[3]) in sessions:
-                found.append(int(name))
-        except (OSError, IndexError, ValueError):  # it has ended
-            pass
-    return found
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), False)  # who is left of it may have it open still
+    return process
 
 
 def _name(process: "subprocess.Popen[bytes]") -> str:

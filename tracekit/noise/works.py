@@ -1,7 +1,7 @@
 """What the processes of noise do: one class per kind, each of which does an amount at a time and says how much it was.
 
-Amounts are ns of CPU time, bytes or operations. A work does less than it was asked for where that would take long: what
-controls it must have its turn every few milliseconds.
+A work does less than it was asked for where that would take long: what controls it must have its turn every few
+milliseconds.
 """
 
 import math
@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,25 +17,17 @@ from tracekit.noise.files import Files, Write
 from tracekit.noise.sockets import Datagrams, Stream
 from tracekit.noise.spec import NoiseError, Spec
 from tracekit.noise.tools import tool_of
+from tracekit.noise.work import Work
 from tracekit.record.machine import describe_memory
 
 # STREAM's rule: arrays of at least four times the last-level cache.
 _TIMES_OF_CACHE = 4
 _USUAL_CACHE = 32 << 20
 _PAGE = 4096
+_LONGEST_S = 0.01  # where others have the CPU, or come first
 # What is left to others of the memory, always.
 FREE_MEMORY, FREE_MEMORY_SHARE = 512 << 20, 0.1
 _HELD_AT_ONCE = 16 << 20
-
-
-class Work(Protocol):
-    """Something to do, in amounts."""
-
-    def do(self, amount: float) -> float:
-        """Do about so much, or less; what was done. Of what is held: hold so much from now on; what is held."""
-
-    def close(self) -> None:
-        """Remove what it made."""
 
 
 def work_of(spec: Spec, processes: int) -> Work:
@@ -64,7 +55,7 @@ def work_of(spec: Spec, processes: int) -> Work:
             return Stream(spec.interface)
 
 
-class OnCPU:
+class OnCPU(Work):
     """Has the CPU for some time, by what takes some ten microseconds of it; all the CPU time of the process counts, its
     control included."""
 
@@ -73,14 +64,11 @@ class OnCPU:
         self._counted = time.process_time_ns()
 
     def do(self, amount: float) -> float:
-        until = self._counted + amount
-        while (now := time.process_time_ns()) < until:
+        until, at_last = self._counted + amount, time.monotonic() + _LONGEST_S
+        while (now := time.process_time_ns()) < until and time.monotonic() < at_last:
             self._spend()
         done, self._counted = now - self._counted, now
         return done
-
-    def close(self) -> None:
-        pass
 
 
 def multiplying() -> Callable[[], None]:
@@ -101,7 +89,7 @@ def look_at_clock() -> None:
         time.perf_counter_ns()
 
 
-class Copy:
+class Copy(Work):
     """Copies from one array to another, over and over: what is read and what is written count, as STREAM has it."""
 
     _LARGEST = 4 << 20  # some milliseconds at most
@@ -119,11 +107,8 @@ class Copy:
         self._at = (self._at + count) % len(self._from)
         return 16.0 * count
 
-    def close(self) -> None:
-        pass
 
-
-class Hold:
+class Hold(Work):
     """Holds memory, as far as enough is left to others."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ _SPAN_KINDS = {
     Kind.LAYER: "layer",
     Kind.PHASE: "phase",
     Kind.RANGE: "range",
+    Kind.GARBAGE: "garbage",
     Kind.BLOCK: "block",
     Kind.PLAIN_BLOCK: "plain block",
     Kind.PROBE: "probe",

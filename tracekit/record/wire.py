@@ -71,6 +71,7 @@ class Kind(IntEnum):
     # From here on the loop of a rank is in a phase; name: of the phase, "" not known; a: CPU time of its thread; b: for
     # how long it has waited for a CPU, -1 unknown
     CHANGE = 17
+    GARBAGE = 19  # Python collected garbage of all generations; a: -1
     BLOCK = (
         9  # a block of an exploration; name: condition; a: its number; b: round; c: transition steps; d: 1 to drop it
     )

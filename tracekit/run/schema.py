@@ -39,6 +39,7 @@ TABLES: dict[str, pa.Schema] = {
     # kind: step | layer | phase | range. `step` is set on explicit steps only, -1 elsewhere: steps are
     # derived when analysing. `layer` numbers the layers of a process. `direction`: forward | backward | "".
     # `watched` marks a call during which the layers inside an nn.LSTM or GRU were told apart: that cost inflates it.
+    # kind garbage: Python did a full collection.
     # A phase named calls is a mark: from there on module calls are recorded (`layer` 1) or left out (0).
     # Of explorations: block (a condition was in force; `layer`: its number, `step`: round, `depth`: steps of
     # transition, `watched`: the condition's first), plain block (the same without a look at the layers), planned (a

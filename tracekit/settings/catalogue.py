@@ -31,6 +31,7 @@ class Kind:
     low: float = -math.inf
     high: float = math.inf
     applicable: bool = False
+    choices: tuple[str, ...] = ()  # of a text; () for any
 
 
 CATALOGUE = (
@@ -72,6 +73,14 @@ CATALOGUE = (
         "loader.*.pin_memory", bool, "batches in page-locked memory, for copies to a GPU", "identical", applicable=True
     ),
     Kind("loader.*.persistent_workers", bool, "workers that live from epoch to epoch", "order", applicable=True),
+    Kind(
+        "loader.*.multiprocessing_context",
+        str,
+        "how workers are started",
+        "identical",
+        applicable=True,
+        choices=("fork", "spawn", "forkserver"),
+    ),
     Kind("loader.*.in_order", bool, "batches in the order of the sampler", "order", applicable=True),
     Kind(
         "loader.*.place",
@@ -138,12 +147,16 @@ def check(name: str, value: object) -> Value:
         value = float(value)
     if type(value) is not kind.type:
         raise SettingsError(f"{name} must be {_sort(kind)}, not {value!r}")
+    if kind.choices and value not in kind.choices:
+        raise SettingsError(f"{name} must be {_sort(kind)}, not {value!r}")
     if isinstance(value, int | float) and not kind.low <= value <= kind.high:
         raise SettingsError(f"{name} must be {_sort(kind)}, not {value!r}")
     return value
 
 
 def _sort(kind: Kind) -> str:
+    if kind.choices:
+        return f"one of {', '.join(kind.choices)}, in quotes"
     noun = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}[kind.type]
     bounds = [f"at least {kind.low:g}"] if kind.low > -math.inf else []
     bounds += [f"at most {kind.high:g}"] if kind.high < math.inf else []

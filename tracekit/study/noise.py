@@ -1,11 +1,13 @@
 """The study of noise: what may share the node, how much of it, and what it costs.
 
 A switchback: in each run noises come one after the other in random order, with as much silence between them, in blocks
-of some steps. Every block is set against the silence around it, so runs need not be alike. After two thirds of the time
-the largest doses that seem safe are on together, in runs of which nothing was known when they were chosen.
+of some steps. Every block is set against the silence around it, so runs need not be alike. After half of the time what
+is unsafe is tried of a guest that stands back (nice, ionice, on other CPUs), and after two thirds the largest doses
+that seem safe are on together, in runs of which nothing was known when they were chosen.
 """
 
 import math
+import os
 import random
 import secrets
 import time
@@ -22,8 +24,10 @@ from tracekit.analysis.noise_findings import noise_findings
 from tracekit.analysis.noise_verdicts import Judged
 from tracekit.analysis.report_schema import Gain
 from tracekit.analysis.steps import find_steps
-from tracekit.models.noise import largest_safe, predict
-from tracekit.noise.spec import Spec
+from tracekit.models.noise import gentler, largest_safe, predict
+from tracekit.noise.generators import Generators
+from tracekit.noise.spec import NoiseError, Spec
+from tracekit.record.topology import affinity
 from tracekit.settings.file import write_settings
 from tracekit.study.recording import StudyError
 from tracekit.study.result import STUDY_VERSION, Study
@@ -36,16 +40,24 @@ _SILENT = "silence"
 # at the counters.
 _STEPS, _SHORTEST_S = 12, 0.4
 _FEWEST_BLOCKS = 4  # in a loop
-_SHARE_OF_SINGLES = 2 / 3
+# Of the time: until then noises come by themselves, as they are; then until there also those that stand back instead.
+_AS_THEY_ARE, _BY_THEMSELVES = 1 / 2, 2 / 3
 # Noise may make a loop so many times as long; a pattern is one word of a command line, and has at most 128 KiB.
-_SLOWER, _MOST_BLOCKS = 3, 1000
+_SLOWER, _MOST_BLOCKS, _LONGEST_PATTERN = 3, 1000, 120 << 10
 _VERDICTS: dict[str, Verdict] = {"safe": "same", "unsafe": "slower", "undecided": "undecided"}
 
 
 def study_noise(
-    command: list[str], folder: Path, specs: Sequence[Spec], margin: float, budget_s: float, say: Callable[[str], None]
+    command: list[str],
+    folder: Path,
+    specs: Sequence[Spec],
+    margin: float,
+    budget_s: float,
+    say: Callable[[str], None],
+    try_gentler: bool = True,
 ) -> Study:
-    """Try noises beside a command until the budget is spent, and judge each: safe, unsafe, undecided.
+    """Try noises beside a command until the budget is spent, and judge each: safe, unsafe, undecided; those that are
+    unsafe also of a guest that stands back, if `try_gentler`.
 
     Raises StudyError when the program fails or has too few steps; RunError when the folder is taken.
     """
@@ -53,9 +65,11 @@ def study_noise(
     study = NoiseStudy(StudyRuns.create(folder, command, say), specs, margin)
     study.look()
     singles = [spec.label for spec in specs]
-    study.measure(singles, began + _SHARE_OF_SINGLES * budget_s)
-    safe = largest_safe(specs, study.effects())
-    study.measure(["+".join(spec.label for spec in safe)] if len(safe) > 1 else singles, began + budget_s)
+    study.measure(singles, began + _AS_THEY_ARE * budget_s)
+    gentle = study.stand_back() if try_gentler else []
+    study.measure(gentle or singles, began + _BY_THEMSELVES * budget_s)
+    safe = study.safe()
+    study.measure(["+".join(safe)] if len(safe) > 1 else [*singles, *gentle], began + budget_s)
     return study.save()
 
 
@@ -113,15 +127,35 @@ class NoiseStudy:
     def _run(self, queue: list[str]) -> list[str]:
         """Run the command under the next conditions; those that it did not come to."""
         length = f"{self._block_s:.3f}s"
-        words = [f"{name}:{length}" for condition in queue[:_MOST_BLOCKS] for name in ("off", condition)]
-        run = self._runs.beside([spec.label for spec in self._specs], " ".join(words), _LIGHTLY)
+        pattern = ""
+        for condition in queue:
+            longer = f"{pattern} off:{length} {condition}:{length}".lstrip()
+            if len(os.fsencode(longer)) > _LONGEST_PATTERN:
+                break
+            pattern = longer
+        run = self._runs.beside([spec.label for spec in self._specs], pattern, _LIGHTLY)
         blocks = self._blocks.add(run, find_steps(run))
         noisy = sum(block.condition != SILENCE for block in blocks)
         self._runs.say(f"run {len(self._blocks.doses)}: {noisy} blocks with noise")
         return queue[noisy:]
 
-    def effects(self) -> dict[str, NoiseEffect]:
-        """The effect of each noise so far."""
+    def stand_back(self) -> list[str]:
+        """The noises to try instead of what is unsafe so far."""
+        new = []
+        for spec in gentler(self._specs, self._effects(), self._blocks.spare(affinity())):
+            try:
+                Generators([spec]).close()
+                new.append(spec)
+            except NoiseError as error:
+                self._runs.say(f"not tried: noise {spec.label}: {error}")
+        self._specs += new
+        return [spec.label for spec in new]
+
+    def safe(self) -> list[str]:
+        """Those that may be on together, by what each does by itself."""
+        return [spec.label for spec in largest_safe(self._specs, self._effects())]
+
+    def _effects(self) -> dict[str, NoiseEffect]:
         return {effect.noise: effect for effect in self._blocks.effects(self._margin)}
 
     def save(self) -> Study:

@@ -1,0 +1,45 @@
+"""What it takes to start workers and to end them."""
+
+import pandas as pd
+
+from tracekit.run.reader import Run
+
+_NS = 1e9
+
+
+def start_of(run: Run, process: int, loader: str) -> float:
+    """What the program takes to start one worker, s."""
+    rows = run.sql(
+        "SELECT max(duration_ns) / count(*) AS each FROM workers "
+        "WHERE process = ? AND loader = ? AND worker >= 0 GROUP BY epoch",
+        [process, loader],
+    )
+    return float(rows["each"].median()) / _NS if len(rows) else 0.0
+
+
+def boot_of(batches: pd.DataFrame) -> float:
+    """What a worker takes until it makes its first batch, s: the last one that was started, as the others had time to
+    boot while those after them were started."""
+    first = batches[
+        (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["worker"] == batches["worker"].max())
+    ]
+    took = (first["made_start_ns"] - first["ready_ns"]).clip(lower=0)
+    return float(took.median()) / _NS if len(took) else 0.0
+
+
+def cold_of(batches: pd.DataFrame) -> float:
+    """For how long it computes more for that one than for others, s: it finds its memory not copied yet, modules not
+    imported and storage not connected to."""
+    is_first = (batches["turn"] == 0) & (batches["iteration"] == 0)
+    first, others = batches["cpu_ns"][is_first], batches["cpu_ns"][batches["turn"] > 0]
+    return max(float(first.median() - others.median()), 0.0) / _NS if len(first) and len(others) else 0.0
+
+
+def stop_of(run: Run, process: int, loader: str, cpus: float) -> float:
+    """What ending a worker takes, s. Workers end side by side, as many as there are CPUs."""
+    rows = run.sql(
+        "SELECT median(duration_ns / greatest(pid / ?, 1)) AS each FROM workers "
+        "WHERE process = ? AND loader = ? AND worker < 0",
+        [cpus, process, loader],
+    )
+    return float(rows["each"].fillna(0.0).iloc[0]) / _NS
