@@ -7,7 +7,7 @@ import pytest
 from synthetic import Tape, make_manifest, make_run
 
 from tracekit.analysis.noise import SILENCE, doses, noise_blocks, noise_log
-from tracekit.analysis.noise_effects import noise_effects
+from tracekit.analysis.noise_effects import Blocks, noise_effects
 from tracekit.analysis.report import analyze
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.text import text_report
@@ -161,3 +161,10 @@ def test_the_dashboard_shows_verdicts_doses_and_blame(tmp_path: Path) -> None:
     for words in ("Steps over time", "Verdicts", "Slowdown against dose", "Which phase got longer", MEMORY):
         assert words in content
     assert "cannot be shown" not in content
+
+
+def test_a_cpu_is_spare_where_it_was_seen_to_be() -> None:
+    """GIVEN CPUs that were idle, busy, not read in some run or in none THEN only what was seen to be idle is spare."""
+    blocks = Blocks(busy=[{0: 0.1, 1: 0.9, 2: 0.2}, {0: 0.3, 1: 0.9, 2: float("nan")}])
+    assert blocks.spare([0, 1, 2, 3]) == [0, 2]
+    assert Blocks().spare([0, 1]) == []
