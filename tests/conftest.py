@@ -21,10 +21,19 @@ settings.load_profile("tracekit")
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Tests run beside others; those marked `alone` do not, for they measure time. This file is the lock."""
-    with open(__file__) as turns:
+    """Tests run beside others; those marked `alone` do not, for they measure time. This file is the lock; and a door
+    before it, as nobody is to begin while one waits to be alone."""
+    with open(__file__) as turns, open(REPOSITORY / "pyproject.toml") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(turns, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
         return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with tests that run alone come first, so that in the end there are others to share out."""
+    with_lone_tests = {item.path for item in items if item.get_closest_marker("alone")}
+    items.sort(key=lambda item: item.path not in with_lone_tests)
 
 
 @pytest.fixture(autouse=True)

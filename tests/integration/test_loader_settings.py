@@ -179,7 +179,8 @@ def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_i
     (setting,) = report["settings"]
     assert setting["name"] == "loader.loader.prefetch_factor" and setting["recommended"] >= 4, setting
     assert setting["effect"] == "identical"
-    assert setting["gain"]["low"] <= 40 / 140 <= setting["gain"]["high"], setting
+    # 40 of 140 ms; of some more, as sleeping takes longer than it says and the program has work of its own.
+    assert setting["gain"]["low"] <= 40 / 140 and setting["gain"]["high"] >= 40 / 150, setting
     assert "their number stays" in setting["why"]
     (memory,) = (each for each in report["findings"] if each["id"] == "loading.memory")
     assert memory["evidence"]["worker_bytes"] > 1 << 20 and memory["evidence"]["ahead_bytes"] == 5 * 4 * 8
