@@ -152,6 +152,8 @@ BURSTS = """
 import time
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+began = time.perf_counter()
+
 class Stream(IterableDataset):
     def __iter__(self):
         for number in range(get_worker_info().id, 1600, 2):
@@ -163,6 +165,7 @@ numbers = []
 for batch in DataLoader(Stream(), 4, num_workers=2):
     numbers += batch.tolist()
     time.sleep(0.005)
+print(time.perf_counter() - began, file=open(__file__ + ".seconds", "a"))
 print(numbers)
 """
 
@@ -170,7 +173,8 @@ print(numbers)
 @pytest.mark.alone
 def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_it_has(tmp_path: Path) -> None:
     """GIVEN workers that pause for 60 ms, all at once, after what lasts the program 100 ms WHEN they are four batches
-    ahead, which last it 20 ms, THEN more batches ahead are recommended, not other workers, and the order stays."""
+    ahead, which last it 20 ms, THEN more batches ahead are recommended, not other workers, the order stays, and what is
+    measured to be gained lies in the range that was told."""
     program = tmp_path / "program.py"
     program.write_text(BURSTS)
     done = record([sys.executable, str(program)], tmp_path / "run")
@@ -179,13 +183,16 @@ def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_i
     (setting,) = report["settings"]
     assert setting["name"] == "loader.loader.prefetch_factor" and setting["recommended"] >= 4, setting
     assert setting["effect"] == "identical"
-    # 40 of 140 ms; of some more, as sleeping takes longer than it says and the program has work of its own.
-    assert setting["gain"]["low"] <= 40 / 140 and setting["gain"]["high"] >= 40 / 150, setting
     assert "their number stays" in setting["why"]
     (memory,) = (each for each in report["findings"] if each["id"] == "loading.memory")
     assert memory["evidence"]["worker_bytes"] > 1 << 20 and memory["evidence"]["ahead_bytes"] == 5 * 4 * 8
-    applied = plain([*TRACEKIT, "apply", str(tmp_path / "run"), "--", sys.executable, str(program)])
-    assert applied.returncode == 0 and applied.stdout == done.out, applied.stderr
+    applied = [*TRACEKIT, "apply", str(tmp_path / "run"), "--", sys.executable, str(program)]
+    for command in 2 * [[sys.executable, str(program)], applied]:
+        again = plain(command)
+        assert again.returncode == 0 and again.stdout == done.out, again.stderr
+    _, *seconds = map(float, (tmp_path / "program.py.seconds").read_text().split())
+    gained = 1 - sum(seconds[1::2]) / sum(seconds[::2])
+    assert gained > 0.1 and setting["gain"]["low"] <= gained <= setting["gain"]["high"], (gained, setting)
 
 
 ALONE = """
