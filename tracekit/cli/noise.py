@@ -41,8 +41,9 @@ def command(
 
     A SPEC is KIND=DOSE[@WHERE]. Kinds: cpu and busy (in CPUs), memory and cache (B/s, read and written bytes both
     counted), capacity (bytes that are held), disk (B/s), metadata (operations/s), network (b/s or B/s, through the
-    loopback interface, or to a host). WHERE: CPUs, a NUMA node, nice19; of disk and metadata a folder; of network a
-    host, and the interface to it. A tool too (@fio): --backend adds it to all. What was achieved is said at the end.
+    loopback interface, or to a host). WHERE: CPUs, a NUMA node, nice19, ionice3; of disk and metadata a folder; of
+    network a host, and the interface to it. A tool too (@fio): --backend adds it to all. What was achieved is said at
+    the end.
 
     \b
         tracekit noise memory=4GB/s --for 30s
