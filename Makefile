@@ -51,9 +51,8 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 	@test -s $(DEMO_RUN)/findings.json
 	@echo "report: $(abspath $(DEMO_RUN))/findings.json"
 
-# One more than there are CPUs, where these are few: tests wait for processes, storage and ranks for some of the time.
 test: install lint  ## lint, then unit, integration and browser tests
-	$(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) : 4 )) --dist loadscope --no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every figure that the README claims, measured here; prints JSON
 	@for benchmark in $(BENCHMARKS); do echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; done
