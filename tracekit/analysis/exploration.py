@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from tracekit.analysis.counters import MACHINE, Increases
 from tracekit.analysis.steps import Steps, steps_of
@@ -329,8 +329,8 @@ def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, 
     known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return np.nan, np.nan, np.nan
-    below = int(binom.ppf((1 - level) / 2, len(known), 0.5))
-    at = max(below - 1, 0) if binom.cdf(below - 1, len(known), 0.5) <= (1 - level) / 2 else 0
+    certain = np.flatnonzero(bdtr(np.arange(len(known) // 2), len(known), 0.5) <= (1 - level) / 2)
+    at = certain[-1] if len(certain) else 0
     return float(known[at]), float(np.median(known)), float(known[-1 - at])
 
 

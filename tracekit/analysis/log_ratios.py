@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
 
@@ -44,6 +44,6 @@ def student(values: Floats, level: float) -> tuple[float, float]:
     """Student's interval for the mean; unbounded for less than two values."""
     if len(values) < 2:
         return -math.inf, math.inf
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, (1 + level) / 2)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     mean = float(values.mean())
     return mean - half, mean + half

@@ -11,8 +11,9 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr
 
 from tracekit.analysis.counters import MACHINE, Increases
 from tracekit.analysis.intervals import Times
@@ -120,10 +121,10 @@ def _told(signal: Signal, logs: Floats, values: Floats, windows: tuple[Times, Ti
 def _by_chance(logs: Floats, values: Floats) -> float:
     """How probable a correlation (of ranks, Spearman's) as high as theirs is among those of one series shifted against
     the other, which are as good as normal; small shifts, which what is real outlasts, are left out."""
-    a, b = (stats.rankdata(each) - (len(each) + 1) / 2 for each in (logs, values))
+    a, b = (pd.Series(each).rank().to_numpy() - (len(each) + 1) / 2 for each in (logs, values))
     shifted = np.fft.irfft(np.fft.rfft(a) * np.conj(np.fft.rfft(b)), len(a))
     others = shifted[_BLOCK + 1 : -_BLOCK]
-    return float(stats.norm.sf(shifted[0], others.mean(), others.std(ddof=1)))
+    return float(ndtr((others.mean() - shifted[0]) / others.std(ddof=1)))
 
 
 def _difference(logs: Floats, most: NDArray[np.bool_], least: NDArray[np.bool_]) -> tuple[float, float, float]:

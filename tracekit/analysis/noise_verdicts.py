@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import stdtrit
 
 from tracekit.analysis.log_ratios import Floats, log_interval
 from tracekit.analysis.noise import Block, Paired
@@ -76,7 +76,7 @@ def _detectable(ratios: Floats) -> float:
     count = len(ratios)
     if count < 2:
         return 0.0
-    quantiles = stats.t.ppf([1 - _ERROR / 2, _POWER], count - 1).sum()
+    quantiles = stdtrit(count - 1, [1 - _ERROR / 2, _POWER]).sum()
     return math.expm1(float(quantiles * ratios.std(ddof=1) / math.sqrt(count)))
 
 

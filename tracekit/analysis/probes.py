@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from tracekit.analysis.loading import LoaderCosts, Stop, loader_costs
 from tracekit.analysis.steps import Steps, find_steps
@@ -224,6 +224,6 @@ def _ratio(parts: _Parts, level: float) -> tuple[float, float]:
     if began.any() and left > _FEWEST_TURNS:
         of_one = (began @ moves) / (began @ began)
         moves, left = moves - began * of_one, left - 1
-    error = np.sqrt((left + 1) / left * (moves @ moves)) * student.ppf((1 + level) / 2, left)
+    error = np.sqrt((left + 1) / left * (moves @ moves)) * stdtrit(left, (1 + level) / 2)
     ratio = ours[0] / ours[1] * base[1] / base[0] * np.exp(of_one * parts.missing)
     return float(ratio), float(np.hypot(error, of_one))

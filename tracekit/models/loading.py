@@ -11,7 +11,7 @@ from itertools import product
 
 import msgspec
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
@@ -127,7 +127,7 @@ def _pace(probe: Probe, measured: float) -> list[Seen]:
     times = np.array([[measured_time(each) for each in one] for one in probe.rounds])
     if len(times) >= _FEWEST_ROUNDS and (times > 0).all():
         longer = np.log(times[:, 1:] / times[:, :1])
-        errors = longer.std(axis=0, ddof=1) / np.sqrt(len(longer)) * student.ppf((1 + _LEVEL) / 2, len(longer) - 1)
+        errors = longer.std(axis=0, ddof=1) / np.sqrt(len(longer)) * stdtrit(len(longer) - 1, (1 + _LEVEL) / 2)
         found = list(zip(probe.rounds[0][1:], np.exp(longer.mean(axis=0)), errors, strict=True))
     elif (took := measured_time(probe.costs)) > 0 and measured > 0:
         found = [(probe.costs, took / measured, APART)]

@@ -8,9 +8,9 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
-from scipy.stats import rankdata
 
 from tracekit.models.switching import (
     Calls,
@@ -208,7 +208,7 @@ def independent(series: Matrix) -> tuple[int, float]:
     number = len(known)
     if number < _FEWEST_TO_CORRELATE:
         return number, float(number)
-    ranks = rankdata(known) - (number + 1) / 2
+    ranks = pd.Series(known).rank().to_numpy() - (number + 1) / 2
     whole = float(ranks @ ranks)
     lost = 1.0
     for lag in range(1, number // 2) if whole else ():

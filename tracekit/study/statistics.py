@@ -14,7 +14,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from tracekit.analysis.log_ratios import Floats, log_interval, student
 from tracekit.analysis.report_schema import Gain
@@ -66,7 +65,9 @@ def summarise(name: str, times_ms: ArrayLike) -> ConditionSummary:
     if not len(times):
         return ConditionSummary(name, 0, 0.0, (0.0, 0.0))
     median = float(np.median(times))
-    low, high = stats.quantile_test(times, q=median, p=0.5).confidence_interval(LEVEL)
+    from scipy.stats import quantile_test  # half a second of importing, for studies alone
+
+    low, high = quantile_test(times, q=median, p=0.5).confidence_interval(LEVEL)
     if len(times) < FEWEST_PAIRS:
         low, high = times.min(), times.max()
     elif not math.isfinite(low + high):
