@@ -4,8 +4,8 @@
 
 `doses`: each kind at three levels within this machine's reach, against a measurement that knows nothing of it: the
 CPU time of its processes by the kernel, the sectors of the disk, the bytes of the interface, the files that the kernel
-says were made (inotify); of copies, the CPU time that they took, times what such copies at that rate move in it by
-STREAM's rule.
+says were made (inotify); of copies, how often a mark that is put into the memory of their process is overwritten, times
+the size of what is copied, read and written, as STREAM counts.
 `edges`: how long it takes from the order until there is noise, and until there is none, s. `killed`: how many of twenty
 supervisors left something running. `plantings`: a program on one CPU and noise beside it, whose phase and resource have
 to be blamed, with `--budget` seconds each; and noise that has to do nothing; where root, also two ranks on emulated
@@ -47,8 +47,9 @@ SAMPLE = [sys.executable, str(ROOT / "samples" / "lstm_lm.py")]
 LEVELS, LASTS_S = (0.1, 0.3, 0.6), 3.0
 # The kernel keeps 16,384 events of files that were made and removed until they are read.
 READ_EACH_S = 0.02
-# How fast a CPU copies changes from minute to minute where others share its caches and its memory.
-COPIES, TURNS = ("memory", "cache"), 7
+COPIES = ("memory", "cache")
+ONE, MARK = struct.pack("d", 1.0), struct.pack("d", 2.0)
+LEAST_BYTES = 1 << 18  # of an array that is copied
 LINK_MBIT = 500
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -92,27 +93,72 @@ def files_made(folder: str) -> Iterator[Callable[[], int]]:
     os.close(descriptor)
 
 
-def copied_per_cpu_second(kind: str, rate: float) -> float:
-    """STREAM's copy in a process of its own on the CPU of the noise, at so many bytes/s read and written, in bursts of
-    4 MiB: what a CPU moves in a second that it is busy so, waking up and finding cold caches included."""
-    size = "4 * last_level_cache()" if kind == "memory" else "last_level_cache() // 4"
-    probe = (
-        "import os, sys, time, numpy as np\nfrom tracekit.noise.works import last_level_cache\n"
-        f"os.sched_setaffinity(0, {{{CPUS[-1]}}})\nn = ({size}) // 8; a = np.ones(n); b = np.ones_like(a)\n"
-        f"burst = min((4 << 20) // 8, n); at = moved = 0; rate = {rate}\n"
-        "began, cpu = time.monotonic(), time.process_time()\n"
-        "while time.monotonic() < began + 2:\n"
-        " k = min(burst, n - at); np.copyto(b[at:at + k], a[at:at + k]); at = (at + k) % n; moved += 16 * k\n"
-        " time.sleep(max(began + moved / rate - time.monotonic(), 0))\n"
-        "print(moved / (time.process_time() - cpu))"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+class Overwritten:
+    """Counts from outside how often a process that copies from one array to another has been through them: a mark is
+    put into its memory, and put there again whenever it has been overwritten.
+
+    Both arrays are all ones, and nothing else of that process is for so long; a mark in the one that is read stays.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+        runs = [run for area in anonymous_areas(pid) for run in self._ones(*area)]
+        self._bytes = max(length for _, length in runs)
+        (self._mark,) = (
+            middle
+            for start, length in runs
+            if length == self._bytes and self._is_passed(middle := start + length // 16 * 8)
+        )
+
+    def __enter__(self) -> "Overwritten":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._memory)
+
+    def bytes_per_s(self, for_s: float) -> float:
+        """Read and written, from one overwriting of the mark to another about so much later."""
+        self._await()
+        passes, began = 0, time.perf_counter()
+        ended = began
+        while ended < began + for_s:
+            self._await()
+            passes, ended = passes + 1, time.perf_counter()
+        return 2 * self._bytes * passes / (ended - began)
+
+    def _is_passed(self, place: int) -> bool:
+        os.pwrite(self._memory, MARK, place)
+        time.sleep(1)
+        passed = os.pread(self._memory, 8, place) == ONE
+        os.pwrite(self._memory, ONE, place)
+        return passed
+
+    def _await(self) -> None:
+        os.pwrite(self._memory, MARK, self._mark)
+        while os.pread(self._memory, 8, self._mark) == MARK:
+            pass
+
+    def _ones(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Start and length of what is all ones."""
+        words = np.frombuffer(os.pread(self._memory, end - start, start), dtype=np.float64)
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], (words == 1).view(np.int8), [0]))))
+        for first, last in edges.reshape(-1, 2).tolist():
+            if 8 * (last - first) >= LEAST_BYTES:
+                yield start + 8 * first, 8 * (last - first)
+
+
+def anonymous_areas(pid: int) -> Iterator[tuple[int, int]]:
+    """From where to where a process has memory that is no file's."""
+    for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        where, rights, _, _, inode = line.split()[:5]
+        start, end = (int(each, 16) for each in where.split("-"))
+        if rights.startswith("rw") and inode == "0" and end - start >= LEAST_BYTES:
+            yield start, end
 
 
 def independent(kind: str, folder: str, child: psutil.Process, made: Callable[[], int] | None) -> float:
     """What was done until now, in the unit of the kind per CPU, by who knows nothing of the noise."""
-    if kind in ("cpu", "busy", "memory", "cache"):
+    if kind in ("cpu", "busy"):
         return float(sum(child.cpu_times()[:2]))
     if kind == "disk":
         return float(disk_bytes(folder))
@@ -131,8 +177,7 @@ def doses() -> list[dict[str, Any]]:
             most = reach(kind, place)
             for level in LEVELS:
                 spec = parse(f"{kind}={dose_text(KINDS[kind], level * most)}{place}")
-                turns = [dose(spec, folder) for _ in range(TURNS if kind in COPIES else 1)]
-                told, measured = np.median(turns, axis=0).tolist()
+                told, measured = dose(spec, folder)
                 found.append({"kind": kind, "level": level, "asked": spec.dose, "told": told, "measured": measured})
                 progress(f"{spec.label}: told {told:.3f}, measured {measured:.3f} of the dose")
     return found
@@ -143,6 +188,8 @@ def dose(spec: Spec, folder: str) -> tuple[float, float]:
     kind, noise = spec.kind.name, Generators([spec])
     try:
         (child,) = psutil.Process().children()
+        if kind in COPIES:
+            return copied(spec, noise, child.pid)
         with files_made(folder) if kind == "metadata" else contextless() as made:
             noise.set([spec.label])
             time.sleep(0.3)
@@ -156,10 +203,23 @@ def dose(spec: Spec, folder: str) -> tuple[float, float]:
             lasted = time.monotonic() - began
     finally:
         noise.close()
-    measured, told = (after - before) / lasted, (done - said) / lasted / spec.kind.per_dose
-    if kind in COPIES:
-        measured *= copied_per_cpu_second(kind, spec.dose * spec.kind.per_dose)
-    return told / spec.dose, measured / spec.dose
+    unit = spec.kind.per_dose
+    return (done - said) / lasted / unit / spec.dose, (after - before) / lasted / spec.dose
+
+
+def copied(spec: Spec, noise: Generators, pid: int) -> tuple[float, float]:
+    """The same of noise that copies."""
+    noise.set([spec.label])
+    os.sched_setaffinity(0, CPUS[:1])  # the noise is on the last one
+    try:
+        with Overwritten(pid) as overwritten:
+            said, began = noise.done()[spec.label], time.monotonic()
+            measured = overwritten.bytes_per_s(LASTS_S)
+            done, lasted = noise.done()[spec.label], time.monotonic() - began
+    finally:
+        os.sched_setaffinity(0, CPUS)
+    rate = spec.dose * spec.kind.per_dose
+    return (done - said) / lasted / rate, measured / rate
 
 
 @contextmanager
