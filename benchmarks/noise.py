@@ -5,7 +5,7 @@
 `doses`: each kind at three levels within this machine's reach, against a measurement that knows nothing of it: the
 CPU time of its processes by the kernel, the sectors of the disk, the bytes of the interface, the files that the kernel
 says were made (inotify); of copies, how often a mark that is put into the memory of their process is overwritten, times
-the size of what is copied, read and written, as STREAM counts.
+the size of what is copied, read and written, as STREAM counts; of memory held, what the kernel calls resident.
 `edges`: how long it takes from the order until there is noise, and until there is none, s. `killed`: how many of twenty
 supervisors left something running. `plantings`: a program on one CPU and noise beside it, whose phase and resource have
 to be blamed, with `--budget` seconds each; and noise that has to do nothing; where root, also two ranks on emulated
@@ -36,7 +36,8 @@ from _side_by_side import TRACEKIT, progress
 
 from tracekit.noise.generators import Generators
 from tracekit.noise.reach import reach
-from tracekit.noise.spec import KINDS, Spec, dose_text, parse, parse_all
+from tracekit.noise.spec import KINDS, ON_CPUS, Spec, dose_text, parse, parse_all
+from tracekit.noise.works import floor_of_memory, free_memory
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -171,10 +172,10 @@ def independent(kind: str, folder: str, child: psutil.Process, made: Callable[[]
 def doses() -> list[dict[str, Any]]:
     """Each kind at each level: what was asked, and what was measured of it, as a ratio."""
     found = []
-    for kind in ("cpu", "busy", "memory", "cache", "disk", "metadata", "network"):
+    for kind in ("cpu", "busy", "memory", "cache", "capacity", "disk", "metadata", "network"):
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-            place = f"@{folder}" if kind in ("disk", "metadata") else f"@{CPUS[-1]}" if kind != "network" else ""
-            most = reach(kind, place)
+            place = f"@{folder}" if kind in ("disk", "metadata") else f"@{CPUS[-1]}" if kind in ON_CPUS + COPIES else ""
+            most = reach(kind, place) if kind != "capacity" else free_memory() - floor_of_memory()
             for level in LEVELS:
                 spec = parse(f"{kind}={dose_text(KINDS[kind], level * most)}{place}")
                 told, measured = dose(spec, folder)
@@ -190,6 +191,8 @@ def dose(spec: Spec, folder: str) -> tuple[float, float]:
         (child,) = psutil.Process().children()
         if kind in COPIES:
             return copied(spec, noise, child.pid)
+        if kind == "capacity":
+            return held(spec, noise, child)
         with files_made(folder) if kind == "metadata" else contextless() as made:
             noise.set([spec.label])
             time.sleep(0.3)
@@ -220,6 +223,16 @@ def copied(spec: Spec, noise: Generators, pid: int) -> tuple[float, float]:
         os.sched_setaffinity(0, CPUS)
     rate = spec.dose * spec.kind.per_dose
     return (done - said) / lasted / rate, measured / rate
+
+
+def held(spec: Spec, noise: Generators, child: psutil.Process) -> tuple[float, float]:
+    """The same of noise that holds memory, once it has it."""
+    before, said = child.memory_info().rss, -1
+    noise.set([spec.label])
+    while noise.done()[spec.label] != said:
+        said = noise.done()[spec.label]
+        time.sleep(1)
+    return said / spec.dose, (child.memory_info().rss - before) / spec.dose
 
 
 @contextmanager
