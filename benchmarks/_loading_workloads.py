@@ -1,10 +1,11 @@
-"""The programs that the loading benchmark measures: loaders whose samples have known costs. Knows nothing of tracekit.
+"""The programs that the loading benchmark measures: loaders whose samples have known costs.
 
     python benchmarks/_loading_workloads.py NAME --unit BYTES [--store URL] [--rounds 4] [--grid 0:2,1:2,4:8]
 
 Each round runs the workload once, or at each setting of the grid, in random order, and prints a line of JSON: for each
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
-`2:2:synthetic`) without its storage, or without its computing too. Computing is hashing: `--unit` bytes take 1 ms.
+`2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
+(`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
 A line of input lets a round begin, so that two such processes can take turns; without any input none waits.
 """
 
@@ -15,13 +16,15 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from _switchback import Recorder
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -183,14 +186,27 @@ def consume(workload: Workload, unit: int) -> None:
         compute(workload.consume_ms, unit)
 
 
+@contextmanager
+def recording_as(names: list[str]) -> Iterator[None]:
+    """Without the hooks of the recording that this process is under, where `unrecorded` is one of the names."""
+    with _recorder().taken_out() if "unrecorded" in names else nullcontext():
+        yield
+
+
+@cache
+def _recorder() -> Recorder:
+    return Recorder()
+
+
 def variant(workload: Workload, names: list[str]) -> Workload:
-    """The workload with instant storage (`cached`), with instant samples (`synthetic`), with workers that persist, or
-    with batches taken as they get ready (`unordered`)."""
+    """The workload with instant storage (`cached`), with instant samples (`synthetic`), with workers that persist, with
+    batches taken as they get ready (`unordered`), or as it is."""
     changes: dict[str, dict[str, Any]] = {
         "cached": {"size": whole(same(0))},
         "synthetic": {"size": whole(same(0)), "instant": True},
         "persistent": {"persistent": True},
         "unordered": {"in_order": False},
+        "unrecorded": {},
     }
     for name in names:
         workload = replace(workload, **changes[name])
@@ -202,7 +218,8 @@ def one_round(workload: Workload, cells: list[str], unit: int, store: str) -> di
     found = {}
     for cell in random.sample(cells, len(cells)):
         workers, prefetch, *names = cell.split(":")
-        found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)
+        with recording_as(names):
+            found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)
     return found
 
 

@@ -277,6 +277,18 @@ def smallest_as_good(forecasts: Sequence[LoaderForecast], time_of: Time) -> Load
     return min(good, key=lambda each: (each.num_workers, each.prefetch_factor), default=None)
 
 
+def most_as_good(forecasts: Sequence[LoaderForecast], time_of: Time, within: float) -> LoaderForecast | None:
+    """The most workers, with as many batches ahead as the smallest settings that are as good as the best, that lose no
+    more than so much against these. None without any."""
+    best = smallest_as_good(forecasts, time_of)
+    if best is None:
+        return None
+    alike = [each for each in forecasts if each.prefetch_factor == best.prefetch_factor]
+    return max(
+        (each for each in alike if time_of(each) <= time_of(best) * (1 + within)), key=lambda each: each.num_workers
+    )
+
+
 def settings_of(
     loader: LoaderSummary,
     facts: Mapping[str, Loader],

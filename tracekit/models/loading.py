@@ -40,7 +40,7 @@ _EVERY_COUNT_TO = 8
 _GROWTH = 1.25
 _TOGETHERS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
 # What the replay misses of the logarithm of a time at half of the points of `benchmarks/loading.py`.
-_REPLAYED_WELL = 0.045
+USUAL_ERROR = 0.045
 
 # By how much the replay misses the ratio of two settings at 19 of 20 points of `benchmarks/loading.py` on 2 virtual
 # CPUs (at half of them: 0.035), where the machine wanders by some percent meanwhile. Every range is at least so wide.
@@ -226,7 +226,7 @@ class _Known:
         def misses(beside: Beside) -> float:
             replayed = [self.forecast(each.settings, [beside]).expected for each in cells]
             return sum(
-                np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + _REPLAYED_WELL**2)
+                np.log(each.expected / time) ** 2 / (np.log(each.high / each.low) ** 2 + USUAL_ERROR**2)
                 for each, time in zip(cells, replayed, strict=True)
             )
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import by_storage, holds_for, in_words, promising, smallest_as_good
+from tracekit.advice.loading import by_storage, holds_for, in_words, most_as_good, promising, smallest_as_good
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loader_memory import fits, needed
-from tracekit.models.loading import worker_counts
+from tracekit.models.loading import USUAL_ERROR, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.manifest import Loader, Memory
@@ -49,8 +49,8 @@ Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of ea
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
     """Record the run's command again, in its directory, into the folder `probe` of the run, as it is, with what seems
-    best, and with what would be best if storage answered many as fast as few; where nothing seems better, with as many
-    workers as are ever advised and fit into memory.
+    best, with what would be best if storage answered many as fast as few, and with the most workers that may be as good
+    as that; where nothing seems better, with as many workers as are ever advised and fit into memory.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -74,15 +74,17 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
 
 
 def _promising(run: Run, probed: Cells) -> list[Cells]:
-    """What seems best, and what is if storage answers many as fast as few, of all loaders at once; one that has nothing
-    to try is left as it is."""
+    """What seems best, what is if storage answers many as fast as few, and the most workers that may be as good as that
+    for all that the replay can tell, of all loaders at once; one that has nothing to try is left as it is."""
     tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in analyze(run).loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
         best, *others = promising(loader), *(smallest_as_good(loader.forecasts, each) for each in by_storage(loader))
         if best is None or (best.num_workers, best.prefetch_factor) == now:
             best, *others = others
-        cells = [(each.num_workers, each.prefetch_factor) for each in (best, others[0]) if each]
+        fast, _ = by_storage(loader)
+        contenders = [each for each in (best, others[0], most_as_good(loader.forecasts, fast, USUAL_ERROR)) if each]
+        cells = [(each.num_workers, each.prefetch_factor) for each in contenders]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
     most = max(map(len, tried.values()), default=0)
