@@ -142,8 +142,9 @@ class _Sitting:
             raise StudyError(f"{command} with {_in_words(others)} does not work: {error}") from error
 
     def _rounds(self, others: list[Cells]) -> tuple[list[Cells], int]:
-        """Of which others so many whole runs fit into the time, and each by itself into memory; 0 where too few do."""
-        for tried in (others, others[:1]):
+        """Of which others so many whole runs fit into the time, and each by itself into memory; 0 where too few do. The
+        third is not worth as many starts of the program."""
+        for tried in (others[:2], others[:1]):
             now_s = max(self._whole_s(each)[0] for each in tried)
             rounds = min(int(_LASTS_S / (now_s + sum(self._whole_s(each)[1] for each in tried))), _MOST_ROUNDS)
             if rounds >= _FEWEST_ROUNDS and all(self._fit([each]) for each in ({}, *tried)):
