@@ -39,6 +39,7 @@ def test_doses_are_read_in_their_units(word: str, kind: str, rate: float) -> Non
         "capacity=2GB/s", "cpu=2GB/s", "cpu=0", "metadata=5", "disk=1e9B/s", "heat=3", "network=1Gb", "memory=4GB/s@",
         "memory=4GB/s@moon", "cpu=1@99999", "cpu=1@1-0", "cpu=1@node999", "disk=1MB/s@/no/such/folder", "cpu =1",
         "memory=4GB/s\n", "memory=99999999999999TB/s", "disk=1MB/s@\x1b[31m", "cpu=1@0-99999999999",
+        "cpu=1@nice0", "cpu=1@nice20", "cpu=1@nice99999999", "disk=1MB/s@/dev/null",
     ],
 )  # fmt: skip
 def test_what_is_no_noise_is_said_in_one_line(word: str) -> None:
@@ -91,6 +92,12 @@ def test_a_guest_stands_back_as_far_as_it_can(tmp_path) -> None:
 
 def test_no_process_is_asked_for_more_than_a_cpu() -> None:
     assert [parse(f"cpu={dose}").processes for dose in ("0.5", "1", "1.5", "3")] == [1, 1, 2, 3]
+
+
+def test_a_dose_beyond_all_cpus_does_not_start_as_many_processes() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    assert parse(f"cpu=8@{cpu}").processes == parse(f"busy=99999@{cpu}").processes == 8
+    assert parse("cpu=99999").processes == 8 * len(os.sched_getaffinity(0))
 
 
 def test_the_same_noise_twice_is_refused() -> None:

@@ -161,13 +161,18 @@ def _ladders(kinds: str | None, place: str, backend: str | None) -> "list[Spec]"
     made_by = by(backend)
     usual = [kind for kind in USUAL if not backend or kind in BACKENDS[backend]]
     specs = []
-    for kind in kinds.split(",") if kinds else usual:
+    why_not = []
+    for kind in kinds.split(",") if kinds is not None else usual:
         try:
             specs += ladder(kind, place + made_by)
         except NoiseError as error:
-            if kinds:
+            if kinds is not None:
                 raise
-            say(f"not tried: {error}")
+            why_not.append(error)
+    if not specs:
+        raise why_not[0]
+    for error in why_not:
+        say(f"not tried: {error}")
     return specs
 
 
@@ -178,5 +183,5 @@ def _share(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise TracekitError(f"--margin {text}: is no share such as 2%")
+        raise TracekitError(f"--margin {text}: is no share between 0 and 1, such as 2%")
     return share

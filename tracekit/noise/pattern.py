@@ -56,6 +56,8 @@ def parse_pattern(text: str, specs: Sequence[Spec]) -> Pattern:
     file, _, name = text.partition("#")
     if file.endswith((".yaml", ".yml")):
         return _noigenas(file, name, specs)
+    if name and ":" not in text:
+        raise NoiseError(f"pattern {text!r}: a file of patterns is one of YAML, as in FILE.yaml#{name}")
     words = text.split()
     if len(words) == 1 and "/" in text and ":" not in text:
         on, off = (_seconds(text, part) for part in text.split("/", 1))
@@ -65,7 +67,10 @@ def parse_pattern(text: str, specs: Sequence[Spec]) -> Pattern:
         return _random(text, words, specs)
     if not words:
         raise NoiseError("pattern: is empty; as in: 2s/2s, or: memory:2s off:2s")
-    return _repeated([_stretch(text, word, specs) for word in words])
+    stretches = [_stretch(text, word, specs) for word in words]
+    if not any(stretch.on for stretch in stretches):
+        raise NoiseError(f"pattern {text!r}: no noise is ever on; as in: {specs[0].kind.name}:2s off:2s")
+    return _repeated(stretches)
 
 
 def _repeated(stretches: Sequence[Stretch]) -> Pattern:
@@ -151,7 +156,7 @@ def _noigenas(file: str, name: str, specs: Sequence[Spec]) -> Pattern:
     except OSError as error:
         raise NoiseError(f"{file}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise NoiseError(f"{file}: is not valid YAML: {str(error).splitlines()[0]}") from error
+        raise NoiseError(f"{file}: is not valid YAML: {' '.join(str(error).split())[:200]}") from error
     patterns = document.get("NOISE_PATTERNS") if isinstance(document, dict) else None
     if not isinstance(patterns, dict):
         raise NoiseError(f"{file}: has no NOISE_PATTERNS, as NOIGENA's configuration has")

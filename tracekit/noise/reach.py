@@ -28,7 +28,14 @@ def reach(kind: str, where: str = "") -> float:
         raise NoiseError(f"{kind!r} is no kind of noise with a ladder of doses; there are {usual}")
     if kind in ON_CPUS:
         return float(len(parse(f"{kind}=1{where}").cpus) or len(os.sched_getaffinity(0)))
-    spec = parse(f"{kind}={dose_text(KINDS[kind], _MORE_THAN_ANY[KINDS[kind].unit])}{where}")
+    word = f"{kind}={dose_text(KINDS[kind], _MORE_THAN_ANY[KINDS[kind].unit])}{where}"
+    try:
+        return _flat_out(parse(word))
+    except NoiseError as error:
+        raise NoiseError(str(error).replace(word, f"{kind}{where}")) from error  # nobody asked for that dose
+
+
+def _flat_out(spec: Spec) -> float:
     generators = Generators([spec])
     try:
         generators.set([spec.label])
@@ -40,5 +47,5 @@ def reach(kind: str, where: str = "") -> float:
     finally:
         generators.close()
     if why or not done:
-        raise NoiseError(f"noise {kind}{where}: {why or 'nothing was done in half a second'}")
+        raise NoiseError(f"noise {spec.label}: {why or 'nothing was done in half a second'}")
     return done / lasted

@@ -52,7 +52,8 @@ class Datagrams(Work):
         try:
             family, _, _, _, address = socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM)[0]
         except (OSError, UnicodeError) as error:
-            raise NoiseError(f"{host} is no host that is known here ({error})") from error
+            why = getattr(error, "strerror", None) or error
+            raise NoiseError(f"{host} is neither an interface nor a host that is known here ({why})") from error
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         if interface:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())

@@ -15,6 +15,8 @@ NODES = Path("/sys/devices/system/node")
 # What was asked and done is logged so often, as whole numbers.
 LOG_EVERY_S, _FEWEST = 0.1, 3
 _MOST_NICE = 19
+# More processes on a CPU take no more of it from a program than these, nearly.
+_MOST_PER_CPU = 8
 _PREFIXES = {"": 1.0} | {
     letter + binary: float(base**power)
     for power, letters in enumerate((("k", "K"), ("M",), ("G",), ("T",)), start=1)
@@ -101,7 +103,7 @@ class Spec:
     def processes(self) -> int:
         """How many processes make it: no process has more than one CPU."""
         if self.kind.name in ON_CPUS:
-            return max(math.ceil(self.dose), 1)
+            return min(max(math.ceil(self.dose), 1), _MOST_PER_CPU * (len(self.cpus) or len(os.sched_getaffinity(0))))
         return max(len(self.cpus), 1) if self.kind.name in ("memory", "cache") else 1
 
     def cpus_of(self, number: int) -> tuple[int, ...]:
@@ -153,7 +155,7 @@ def parse(word: str) -> Spec:
         raise NoiseError(f"noise {word}: there is no kind {name!r}; there are {', '.join(KINDS)}; {_ADVICE}")
     kind = KINDS[name]
     if not equals:
-        raise NoiseError(f"noise {word}: has no dose; {kind.examples}")
+        raise NoiseError(f"noise {word}: has no dose; as in {kind.examples}")
     found = Spec(word, kind, _dose(word, kind, dose))
     for place in places:
         found = _placed(found, place)
@@ -166,9 +168,11 @@ def _dose(word: str, kind: Kind, text: str) -> float:
     factor = _factor(kind, unit) if number else None
     dose = float(number[1]) * factor if number and factor else 0.0
     if not 0 < dose < 1e15:
-        raise NoiseError(f"noise {word}: {text!r} is no dose of {kind.name}; {kind.examples}")
+        raise NoiseError(f"noise {word}: {text!r} is no dose of {kind.name}; as in {kind.examples}")
     if kind.rate and dose * kind.per_dose * LOG_EVERY_S < _FEWEST:
-        raise NoiseError(f"noise {word}: is too little to be told from nothing in {LOG_EVERY_S:g} s; {kind.examples}")
+        raise NoiseError(
+            f"noise {word}: is too little to be told from nothing in {LOG_EVERY_S:g} s; as in {kind.examples}"
+        )
     return dose
 
 
@@ -201,12 +205,15 @@ def _placed(spec: Spec, place: str) -> Spec:
     if found := re.fullmatch(r"node(\d+)", place):
         return replace(spec, cpus=_allowed(spec.label, _of_node(spec.label, int(found[1]))))
     if found := re.fullmatch(r"nice(\d+)", place):
-        return replace(spec, nice=min(int(found[1][:3]), _MOST_NICE))
+        if not 0 < int(found[1][:5]) <= _MOST_NICE:
+            raise NoiseError(f"noise {spec.label}: {place} is no niceness; they go from nice1 to nice{_MOST_NICE}")
+        return replace(spec, nice=int(found[1]))
     if place == IO_IDLE:
         return replace(spec, io_idle=True)
     if spec.kind.name in ON_DISK and place:
         if not os.path.isdir(place):
-            raise NoiseError(f"noise {spec.label}: {place} is no folder; name one on the disk that is meant")
+            what = "is no folder" if os.path.exists(place) else "does not exist"
+            raise NoiseError(f"noise {spec.label}: {place} {what}; name a folder on the disk that is meant")
         return replace(spec, folder=os.path.abspath(place))
     if spec.kind.name == "network" and place:
         is_interface = "/" not in place and (INTERFACES / place).exists()

@@ -108,7 +108,8 @@ class Tool(Work):
                 assert process.stderr is not None
                 said = (process.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
                 why = said[-1] if said else f"it ended with code {process.returncode}"
-                raise NoiseError(f"{_name(process)}: {why}")
+                name = _name(process)
+                raise NoiseError(f"{name}: {why.removeprefix(f'{name}: ').removeprefix('error - ')}")
 
 
 def tool_of(spec: Spec) -> Tool:

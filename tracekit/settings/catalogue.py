@@ -175,8 +175,10 @@ def check_applicable(settings: Mapping[str, object]) -> None:
     able = [kind.name for kind in CATALOGUE if kind.applicable]
     for name in settings:
         kind = find(name)
+        if name.startswith("node."):
+            raise SettingsError(f"{name}: says what may run beside the program; in the program there is nothing to set")
         if kind is None or not kind.applicable:
             raise SettingsError(
-                f"{name}: this version of tracekit cannot apply it; remove it from the settings to record"
+                f"{name}: this version of tracekit cannot apply it; remove it from the settings"
                 f" (it can apply {', '.join(able)})"
             )

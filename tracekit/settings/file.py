@@ -17,7 +17,7 @@ _WIDTH = 98
 # A layer's name is one key, in quotes; without them it may be so many tables, as deep as modules can be nested.
 _DEEPEST = 200
 # Begins the first line of a file that tracekit wrote; the digest behind it is of all other lines.
-_SIGNATURE = "# Written by tracekit analyze, digest "
+_SIGNATURE = "# Written by tracekit, digest "
 
 
 @dataclass(frozen=True)
