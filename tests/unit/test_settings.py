@@ -81,7 +81,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_only_what_can_be_applied_is_applied() -> None:
     check_applicable({"threads.intra_op": 2, "threads.inter_op": 1, "loader.train.num_workers": 4})
-    with pytest.raises(SettingsError, match=r"node\.spare_cores: this version"):
+    with pytest.raises(SettingsError, match=r"node\.spare_cores: says what may run beside"):
         check_applicable({"threads.intra_op": 2, "node.spare_cores": 4})
 
 
