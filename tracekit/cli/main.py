@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return leave.exit_code
     except click.Abort:
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "tracekit"
         say(f"{' '.join(error.format_message().split()).rstrip('.')}; `{path} --help` tells more")

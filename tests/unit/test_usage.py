@@ -1,0 +1,25 @@
+"""What is said of a command line that is none."""
+
+import pytest
+
+from tracekit.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["runs", "--nope"], "tracekit: No such option '--nope'; `tracekit runs --help` tells more\n"),
+        (["nope"], "tracekit: No such command 'nope'; `tracekit --help` tells more\n"),
+        (["study", "nope"], "tracekit: No such command 'nope'; `tracekit study --help` tells more\n"),
+        (["noise"], "tracekit: Missing argument 'SPEC...'; `tracekit noise --help` tells more\n"),
+    ],
+)
+def test_it_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("words", [[], ["study"]])
+def test_without_a_command_there_is_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "Commands:" in capsys.readouterr().err.splitlines()
