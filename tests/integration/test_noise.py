@@ -207,7 +207,7 @@ def test_noise_that_is_interrupted_says_what_it_did(number: signal.Signals, tmp_
         (["study", "noise", "--kinds", "", "--", "true"], "'' is no kind"),
         (["study", "noise", "--on", "9999", "--", "true"], "this job may not run on CPU 9999"),
         (["study", "noise", "--kinds", "memory", "--on", "9999", "--", "true"], "noise memory@9999: this job may not"),
-        (["noise"], "Missing argument 'SPEC...'; `tracekit noise --help` tells more"),
+        (["noise"], "Missing argument 'SPEC...'. See `tracekit noise --help`."),
         (["noise", "cpu=1", "--for", "soon"], "--for"),
         (["noise", "network=1Mb/s@no.such.host.invalid"], "neither an interface nor a host"),
         (["study", "noise", "--noise", "cpu=1", "--on", "0", "--", "true"], "leave out"),

@@ -8,10 +8,10 @@ from tracekit.cli.main import main
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["runs", "--nope"], "tracekit: No such option '--nope'; `tracekit runs --help` tells more\n"),
-        (["nope"], "tracekit: No such command 'nope'; `tracekit --help` tells more\n"),
-        (["study", "nope"], "tracekit: No such command 'nope'; `tracekit study --help` tells more\n"),
-        (["noise"], "tracekit: Missing argument 'SPEC...'; `tracekit noise --help` tells more\n"),
+        (["runs", "--nope"], "tracekit: No such option '--nope'. See `tracekit runs --help`.\n"),
+        (["nowhere"], "tracekit: No such command 'nowhere'. See `tracekit --help`.\n"),
+        (["study", "nowhere"], "tracekit: No such command 'nowhere'. See `tracekit study --help`.\n"),
+        (["noise"], "tracekit: Missing argument 'SPEC...'. See `tracekit noise --help`.\n"),
     ],
 )
 def test_it_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
