@@ -11,6 +11,11 @@ from tracekit.cli.main import main
         (["runs", "--nope"], "tracekit: No such option '--nope'. See `tracekit runs --help`.\n"),
         (["nowhere"], "tracekit: No such command 'nowhere'. See `tracekit --help`.\n"),
         (["study", "nowhere"], "tracekit: No such command 'nowhere'. See `tracekit study --help`.\n"),
+        (
+            ["noise", "cpu=1", "--for", "soon"],
+            "tracekit: Invalid value for '--for': 'soon' is no time such as 90s, 5m or 1h."
+            " See `tracekit noise --help`.\n",
+        ),
         (["noise"], "tracekit: Missing argument 'SPEC...'. See `tracekit noise --help`.\n"),
     ],
 )

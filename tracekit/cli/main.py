@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "tracekit"
-        say(f"{' '.join(error.format_message().split())} See `{path} --help`.")
+        what = " ".join(error.format_message().split())
+        say(f"{what}{'' if what.endswith(('.', '?', ')')) else '.'} See `{path} --help`.")
         return 2
     except click.ClickException as error:
         error.show()
