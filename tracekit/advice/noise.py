@@ -31,8 +31,8 @@ def harvest(specs: Sequence[Spec], effects: Sequence[NoiseEffect], mixes: Sequen
     slowdown = effect.slowdown
     gain = Gain(-slowdown.high, -slowdown.expected, -slowdown.low)
     why = (
-        f"steps were {slowdown.expected:+.1%} longer ({slowdown.low:+.1%} to {slowdown.high:+.1%}) in {effect.blocks}"
-        f" blocks, which is less than {margin:.1%}; the guest got {effect.share:.0%} of these doses"
+        f"the time of a step changed by {slowdown.expected:+.1%} ({slowdown.low:+.1%} to {slowdown.high:+.1%}) in"
+        f" {effect.blocks} blocks, which is less than {margin:.1%}; the guest got {effect.share:.0%} of these doses"
     )
     predicted = next((mix.predicted for mix in mixes if mix.noise == effect.noise), None)
     if predicted is not None:

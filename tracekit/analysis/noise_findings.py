@@ -28,7 +28,8 @@ def _title(effect: NoiseEffect, margin: float) -> str:
     if effect.share < _ACHIEVED:
         text += f" (of the dose {effect.share:.0%} was achieved)"
     if effect.blocks >= 2:
-        text += f": steps are {slow.expected:+.1%} longer ({slow.low:+.1%} to {slow.high:+.1%}), margin {margin:.1%}"
+        text += f": the time of a step changes by {slow.expected:+.1%} ({slow.low:+.1%} to {slow.high:+.1%})"
+        text += f", margin {margin:.1%}"
     if effect.verdict == "unsafe" and effect.blame:
         most = effect.blame[0]
         text += f"; {most.share:.0%} of it in {most.phase}, by {most.resource}"
