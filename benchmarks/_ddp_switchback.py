@@ -1,8 +1,11 @@
 """Data-parallel training, recorded in some blocks of steps and not in others: two ranks, run under `tracekit record`.
 
 As `_switchback.py` does it in one process. There are two models of the same kind: that of the blocks without a
-recording was wrapped while the hooks were taken out, so its gradients go straight to the process group. Both ranks
-change at the same steps. Rank 0 prints one JSON object: per state and round the median and the mean step, ms.
+recording was wrapped while the hooks were taken out, so its gradients go straight to the process group. In some blocks
+(`held`) the model of the recorded ones trains with the hooks taken out: what is left is that torch calls a Python
+object for each bucket. No two models take quite the same time, so both are made anew every few rounds. Both ranks
+change at the same steps. Rank 0 prints one JSON object: per state and round the median and the mean step, and the CPU
+time of one, ms.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 LAYERS, CALIBRATION_STEPS = 8, 50
+ROUNDS_OF_A_MODEL, FIRST_STEPS = 5, 10
 
 
 class RankRecorder(Recorder):
@@ -26,7 +30,7 @@ class RankRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        buckets = self._collectors["collectives"]._buckets
+        self.buckets = buckets = self._collectors["collectives"]._buckets
         self._patches += [
             (owner, name, vars(owner).get(name), original) for owner, name, original, _ in buckets._patches._undo
         ]
@@ -69,7 +73,6 @@ def main() -> None:
 
         return step
 
-    recorded = training()
     recorder.set_rank(False)
     with recorder.taken_out():
         plain = training()
@@ -82,23 +85,38 @@ def main() -> None:
             size = int(agreed)
     steps = max(round(options.block * 1e3 / options.step), 5)
     order = random.Random(0)
-    seen: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
+    seen: dict[str, list[dict[str, float]]] = {state: [] for state in [*STATES, "held"]}
 
     def block(step: Callable[[int], float]) -> dict[str, float]:
         for _ in range(TRANSITION):
             step(size)
+        cpu = time.process_time()
         times = [step(size) for _ in range(steps)]
-        return {"median_ms": 1e3 * statistics.median(times), "mean_ms": 1e3 * statistics.fmean(times)}
+        cpu = time.process_time() - cpu
+        mean, median = statistics.fmean(times), statistics.median(times)
+        return {"median_ms": 1e3 * median, "mean_ms": 1e3 * mean, "cpu_ms": 1e3 * cpu / steps}
 
-    for _ in range(options.rounds):
-        for state in order.sample(STATES, len(STATES)):
+    for number in range(options.rounds):
+        if number % ROUNDS_OF_A_MODEL == 0:
+            recorder.set_rank(True)
+            recorded = training()
+            for _ in range(FIRST_STEPS):
+                recorded(size)
+            recorder.set_rank(False)
+            with recorder.taken_out():
+                plain = training()
+                for _ in range(FIRST_STEPS):
+                    plain(size)
+        for state in order.sample(list(seen), len(seen)):
             if state == "on":
                 recorder.set_rank(True)
                 seen[state].append(block(recorded))
                 recorder.set_rank(False)
-            else:
-                with recorder.taken_out():
-                    seen[state].append(block(plain))
+                continue
+            recorder.buckets._is_off = True
+            with recorder.taken_out():
+                seen[state].append(block(recorded if state == "held" else plain))
+            recorder.buckets._is_off = False
     if dist.get_rank() == 0:
         print(json.dumps({"estimate": recorder.estimate(), "seen": seen, "size": size}))
     dist.barrier()

@@ -51,6 +51,9 @@ class Recorder:
             optimizers._global_optimizer_post_hooks,
         ]
         self._held = [dict(hooks) for hooks in self._hooks]
+        agent_class = type(self._agent)
+        self._of_forks = [getattr(agent_class, name) for name in ("_prepare_fork", "_has_forked", "_continue_in_child")]
+        self._codes = [function.__code__ for function in self._of_forks]
 
     def is_busy(self) -> bool:
         """Whether a profiler window of tracekit is open: the next block must wait for its end."""
@@ -58,15 +61,19 @@ class Recorder:
 
     @contextlib.contextmanager
     def taken_out(self) -> Iterator[None]:
-        """No hook in torch, and for tracekit's accounts no time."""
+        """No hook in torch, nothing in what is forked, and for tracekit's accounts no time."""
         began = time.perf_counter_ns()
         for owner, name, _, original in self._patches:
             setattr(owner, name, original)
         for hooks in self._hooks:
             hooks.clear()
+        for function, code in zip(self._of_forks, (_nothing, _nothing, _no_notes), strict=True):
+            function.__code__ = code.__code__
         try:
             yield
         finally:
+            for function, code in zip(self._of_forks, self._codes, strict=True):
+                function.__code__ = code
             for owner, name, ours, _ in self._patches:
                 setattr(owner, name, ours)
             for hooks, held in zip(self._hooks, self._held, strict=True):
@@ -83,6 +90,15 @@ class Recorder:
     def estimate(self) -> float:
         """The share of the recorded time that tracekit lays to its own hooks."""
         return float(self._agent.governor.overhead()["program"])
+
+
+def _nothing(agent: Any) -> None:
+    """In the place of what is done when a process forks."""
+
+
+def _no_notes(agent: Any) -> None:
+    """In a forked child, which would write what its parent has noted."""
+    agent.spool.forget_notes()
 
 
 def block(step: Callable[[], None], seconds: float, unfinished: Callable[[], bool] = lambda: False) -> dict[str, float]:

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import psutil
 from _side_by_side import TRACEKIT, progress
+from numpy.typing import NDArray
 
 from tracekit.noise.generators import Generators
 from tracekit.noise.reach import reach
@@ -51,6 +52,7 @@ READ_EACH_S = 0.02
 COPIES = ("memory", "cache")
 ONE, MARK = struct.pack("d", 1.0), struct.pack("d", 2.0)
 LEAST_BYTES = 1 << 18  # of an array that is copied
+PIECE = 1 << 26  # that is looked at in one go
 LINK_MBIT = 500
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -101,15 +103,17 @@ class Overwritten:
     Both arrays are all ones, and nothing else of that process is for so long; a mark in the one that is read stays.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, rate: float) -> None:
+        """Of a process that copies now, about so many bytes/s, read and written."""
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
         runs = [run for area in anonymous_areas(pid) for run in self._ones(*area)]
         self._bytes = max(length for _, length in runs)
-        (self._mark,) = (
-            middle
-            for start, length in runs
-            if length == self._bytes and self._is_passed(middle := start + length // 16 * 8)
-        )
+        self._patience_s = 1 + 10 * 2 * self._bytes / rate
+        middles = [start + length // 16 * 8 for start, length in runs if length == self._bytes]
+        passed = [middle for middle in middles if self._is_passed(middle)]
+        if len(passed) != 1:
+            raise SystemExit(f"of {len(middles)} arrays of ones {len(passed)} were copied to, not one")
+        (self._mark,) = passed
 
     def __enter__(self) -> "Overwritten":
         return self
@@ -129,23 +133,31 @@ class Overwritten:
 
     def _is_passed(self, place: int) -> bool:
         os.pwrite(self._memory, MARK, place)
-        time.sleep(1)
+        time.sleep(self._patience_s / 2)
         passed = os.pread(self._memory, 8, place) == ONE
         os.pwrite(self._memory, ONE, place)
         return passed
 
     def _await(self) -> None:
         os.pwrite(self._memory, MARK, self._mark)
-        while os.pread(self._memory, 8, self._mark) == MARK:
-            pass
+        deadline = time.perf_counter() + self._patience_s
+        while (found := os.pread(self._memory, 8, self._mark)) == MARK:
+            if time.perf_counter() > deadline:
+                raise SystemExit(f"nothing was copied for {self._patience_s:.0f} s")
+        if found != ONE:
+            raise SystemExit("the noise has ended")
 
     def _ones(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Start and length of what is all ones."""
-        words = np.frombuffer(os.pread(self._memory, end - start, start), dtype=np.float64)
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], (words == 1).view(np.int8), [0]))))
+        parts = [self._is_one(at, min(at + PIECE, end)) for at in range(start, end, PIECE)]
+        outside = np.zeros(1, dtype=bool)
+        edges = np.flatnonzero(np.diff(np.concatenate((outside, *parts, outside))))
         for first, last in edges.reshape(-1, 2).tolist():
             if 8 * (last - first) >= LEAST_BYTES:
                 yield start + 8 * first, 8 * (last - first)
+
+    def _is_one(self, start: int, end: int) -> NDArray[np.bool_]:
+        return np.frombuffer(os.pread(self._memory, end - start, start), dtype=np.float64) == 1
 
 
 def anonymous_areas(pid: int) -> Iterator[tuple[int, int]]:
@@ -212,16 +224,16 @@ def dose(spec: Spec, folder: str) -> tuple[float, float]:
 
 def copied(spec: Spec, noise: Generators, pid: int) -> tuple[float, float]:
     """The same of noise that copies."""
+    rate = spec.dose * spec.kind.per_dose
     noise.set([spec.label])
     os.sched_setaffinity(0, CPUS[:1])  # the noise is on the last one
     try:
-        with Overwritten(pid) as overwritten:
+        with Overwritten(pid, rate) as overwritten:
             said, began = noise.done()[spec.label], time.monotonic()
             measured = overwritten.bytes_per_s(LASTS_S)
             done, lasted = noise.done()[spec.label], time.monotonic() - began
     finally:
         os.sched_setaffinity(0, CPUS)
-    rate = spec.dose * spec.kind.per_dose
     return (done - said) / lasted / rate, measured / rate
 
 

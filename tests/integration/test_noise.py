@@ -205,9 +205,9 @@ def test_noise_that_is_interrupted_says_what_it_did(number: signal.Signals, tmp_
         (["study", "noise", "--margin", "200%", "--", "true"], "between 0 and 1"),
         (["study", "noise", "--kinds", "heat", "--", "true"], "is no kind"),
         (["study", "noise", "--kinds", "", "--", "true"], "'' is no kind"),
-        (["study", "noise", "--on", "9999", "--", "true"], "this job may not run on CPU 9999"),
+        (["study", "noise", "--on", "9999", "--", "true"], "noise cpu@9999: this job may not run on CPU 9999"),
         (["study", "noise", "--kinds", "memory", "--on", "9999", "--", "true"], "noise memory@9999: this job may not"),
-        (["noise"], "Missing argument 'SPEC...'. See `tracekit noise --help`."),
+        (["noise"], "See `tracekit noise --help`."),
         (["noise", "cpu=1", "--for", "soon"], "--for"),
         (["noise", "network=1Mb/s@no.such.host.invalid"], "neither an interface nor a host"),
         (["study", "noise", "--noise", "cpu=1", "--on", "0", "--", "true"], "leave out"),
@@ -235,16 +235,16 @@ def test_a_run_has_its_noise_and_the_program_has_none_of_it(tmp_path: Path) -> N
     assert not living("memory=100MB/s")
 
 
-def test_it_is_said_that_nobody_tells_whether_a_host_gets_what_is_sent() -> None:
+def test_it_is_said_that_nobody_knows_whether_a_host_gets_what_is_sent() -> None:
     done = tracekit("noise", "network=1Mb/s@127.0.0.1", "--for", "0.3s")
     assert done.returncode == 0, done.stderr
-    assert "whether 127.0.0.1 is there, and got them, nobody tells" in done.stderr
+    assert "it was sent to 127.0.0.1; whether it arrived is not known" in done.stderr
 
 
 def test_what_may_share_the_node_is_not_applied(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text('[node]\nallowed_noise = "cpu=0.5@nice19"\n')
     done = tracekit("apply", str(tmp_path / "settings.toml"), "--", "true")
-    assert done.returncode == 2 and "nothing to set" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and "nothing to set in it" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_program_that_cannot_be_found_leaves_no_noise(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU is named and to blame, and nothing recommended."""
     folder, noise = tmp_path / "study", f"busy=0.5@{CPU}"
     command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "3500"]
-    done = tracekit("study", "noise", "--noise", noise, "--budget", "30s", "--json", "-o", str(folder), "--", *command)
+    done = tracekit("study", "noise", "--noise", noise, "--budget", "40s", "--json", "-o", str(folder), "--", *command)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     (finding,) = study["findings"]

@@ -96,7 +96,7 @@ def test_noigenas_patterns_are_read_as_they_are(tmp_path: Path) -> None:
     "text",
     ["", " ", "2s/", "memory", "memory:", ":2s", "heat:2s", "memory:-1s", "memory:0s", "memory:2h", "random",
      "random:x 1s off:100%", "random 1s memory:25%", "random 1s memory:25", "cache:2s", "no.yaml#X", "1s/1s/1s",
-     "off:1s", "off:1s off:2s", "/tmp#M2"],
+     "off:1s", "off:1s off:2s", "/tmp#M2", "random:7 1s off:100%", "random:7 1s off:100% memory:0%"],
 )  # fmt: skip
 def test_what_is_no_pattern_is_said_in_one_line(text: str) -> None:
     with pytest.raises(NoiseError) as error:

@@ -39,7 +39,7 @@ def test_doses_are_read_in_their_units(word: str, kind: str, rate: float) -> Non
         "capacity=2GB/s", "cpu=2GB/s", "cpu=0", "metadata=5", "disk=1e9B/s", "heat=3", "network=1Gb", "memory=4GB/s@",
         "memory=4GB/s@moon", "cpu=1@99999", "cpu=1@1-0", "cpu=1@node999", "disk=1MB/s@/no/such/folder", "cpu =1",
         "memory=4GB/s\n", "memory=99999999999999TB/s", "disk=1MB/s@\x1b[31m", "cpu=1@0-99999999999",
-        "cpu=1@nice0", "cpu=1@nice20", "cpu=1@nice99999999", "disk=1MB/s@/dev/null",
+        "cpu=1@nice0", "cpu=1@nice20", "cpu=1@nice99999999", "cpu=1@nice000012345", "disk=1MB/s@/dev/null",
     ],
 )  # fmt: skip
 def test_what_is_no_noise_is_said_in_one_line(word: str) -> None:
@@ -56,6 +56,7 @@ def test_a_noise_has_its_place(tmp_path) -> None:
     spec = parse(f"disk=1MB/s@{tmp_path}@{cpu}@nice19")
     assert (spec.cpus, spec.nice, spec.io_idle) == ((cpu,), 19, False)
     assert parse(f"disk=1MB/s@{tmp_path}@ionice3").io_idle
+    assert parse("cpu=1@nice0000007").nice == 7
     assert parse("network=1Mb/s@lo@10.0.0.2").interface == "lo"
     assert parse("network=1Mb/s@lo@10.0.0.2").host == "10.0.0.2"
 

@@ -81,7 +81,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_only_what_can_be_applied_is_applied() -> None:
     check_applicable({"threads.intra_op": 2, "threads.inter_op": 1, "loader.train.num_workers": 4})
-    with pytest.raises(SettingsError, match=r"node\.spare_cores: says what may run beside"):
+    with pytest.raises(SettingsError, match=r"node\.spare_cores: is what may run beside"):
         check_applicable({"threads.intra_op": 2, "node.spare_cores": 4})
 
 
@@ -109,6 +109,14 @@ def test_an_edited_file_is_left_alone(tmp_path: Path) -> None:
     assert not write_settings(file, [Entry("threads.intra_op", 5)], "third")
     assert file.read_text() == edited
     assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
+
+
+def test_a_file_that_an_earlier_version_wrote_is_no_edited_one(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    write_settings(file, [Entry("threads.intra_op", 2)], "first")
+    file.write_text(file.read_text().replace("# Written by tracekit, digest", "# Written by tracekit analyze, digest"))
+    assert write_settings(file, [Entry("threads.intra_op", 3)], "second")
+    assert load_settings(file) == {"threads.intra_op": 3}
 
 
 def test_a_file_of_no_settings_is_empty(tmp_path: Path) -> None:

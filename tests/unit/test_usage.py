@@ -6,22 +6,19 @@ from tracekit.cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "what", "help_of"),
     [
-        (["runs", "--nope"], "tracekit: No such option '--nope'. See `tracekit runs --help`.\n"),
-        (["nowhere"], "tracekit: No such command 'nowhere'. See `tracekit --help`.\n"),
-        (["study", "nowhere"], "tracekit: No such command 'nowhere'. See `tracekit study --help`.\n"),
-        (
-            ["noise", "cpu=1", "--for", "soon"],
-            "tracekit: Invalid value for '--for': 'soon' is no time such as 90s, 5m or 1h."
-            " See `tracekit noise --help`.\n",
-        ),
-        (["noise"], "tracekit: Missing argument 'SPEC...'. See `tracekit noise --help`.\n"),
+        (["runs", "--nope"], "--nope", "tracekit runs"),
+        (["nowhere"], "nowhere", "tracekit"),
+        (["study", "nowhere"], "nowhere", "tracekit study"),
+        (["noise", "cpu=1", "--for", "soon"], "'soon' is no time such as 90s, 5m or 1h.", "tracekit noise"),
+        (["noise"], "SPEC...", "tracekit noise"),
     ],
 )
-def test_it_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_one_line(words: list[str], what: str, help_of: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
-    assert capsys.readouterr().err == said
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tracekit: ") and what in line and line.endswith(f". See `{help_of} --help`.")
 
 
 @pytest.mark.parametrize("words", [[], ["study"]])

@@ -124,7 +124,8 @@ def _by_chance(logs: Floats, values: Floats) -> float:
     a, b = (pd.Series(each).rank().to_numpy() - (len(each) + 1) / 2 for each in (logs, values))
     shifted = np.fft.irfft(np.fft.rfft(a) * np.conj(np.fft.rfft(b)), len(a))
     others = shifted[_BLOCK + 1 : -_BLOCK]
-    return float(ndtr((others.mean() - shifted[0]) / others.std(ddof=1)))
+    spread = others.std(ddof=1)
+    return float(ndtr((others.mean() - shifted[0]) / spread)) if spread > 0 else 1.0
 
 
 def _difference(logs: Floats, most: NDArray[np.bool_], least: NDArray[np.bool_]) -> tuple[float, float, float]:

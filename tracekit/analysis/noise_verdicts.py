@@ -61,7 +61,7 @@ def judge(log_ratios: ArrayLike, margin: float = MARGIN, tried: int = 1, block_s
     verdict: Verdict = "undecided"
     why = ""
     if len(ratios) < FEWEST_BLOCKS:
-        why = f"{len(ratios)} blocks; at least {FEWEST_BLOCKS} are needed: a longer run, or shorter stretches of noise"
+        why = f"{len(ratios)} blocks; at least {FEWEST_BLOCKS} are needed, of a longer run or study"
     elif not_more < bound:
         verdict = "safe"
     elif certain_low > 0 and expected >= bound:

@@ -141,7 +141,7 @@ def noise(
     from tracekit.noise.spec import parse_all
     from tracekit.study.noise import study_noise
 
-    if noises and (kinds or where):
+    if noises and (kinds is not None or where):
         raise TracekitError("--noise says what to try, and where; leave out --kinds and --on")
     share, given = _share(margin), parse_all(noises, backend)
 

@@ -151,9 +151,9 @@ class Noise:
                 dose = dose_text(self._specs[label].kind, achieved.done)
                 why = f"{dose} was achieved, {achieved.share:.0%} of the dose"
                 notes.append(Missing(f"all of the noise {label}", why))
-            if (spec := self._specs[label]).host and not spec.backend:
-                why = f"its datagrams left this node; whether {spec.host} is there, and got them, nobody tells"
-                notes.append(Missing(f"where the noise {label} went", why))
+            if (spec := self._specs[label]).host and not spec.backend and achieved.done:
+                why = f"it was sent to {spec.host}; whether it arrived is not known"
+                notes.append(Missing(f"the end of the noise {label}", why))
         return notes
 
     def close(self) -> None:

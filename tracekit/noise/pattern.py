@@ -68,9 +68,13 @@ def parse_pattern(text: str, specs: Sequence[Spec]) -> Pattern:
     if not words:
         raise NoiseError("pattern: is empty; as in: 2s/2s, or: memory:2s off:2s")
     stretches = [_stretch(text, word, specs) for word in words]
-    if not any(stretch.on for stretch in stretches):
-        raise NoiseError(f"pattern {text!r}: no noise is ever on; as in: {specs[0].kind.name}:2s off:2s")
+    _refuse_silence(f"pattern {text!r}", (stretch.on for stretch in stretches))
     return _repeated(stretches)
+
+
+def _refuse_silence(where: str, labels: Iterable[frozenset[str]]) -> None:
+    if not any(labels):
+        raise NoiseError(f"{where}: no noise is ever on; give one of them a time, as in: memory:2s off:2s")
 
 
 def _repeated(stretches: Sequence[Stretch]) -> Pattern:
@@ -132,6 +136,7 @@ def _random(text: str, words: Sequence[str], specs: Sequence[Spec]) -> Pattern:
 
 
 def _drawn(text: str, shares: dict[frozenset[str], float], slot_s: float, seed: int | None, total_s: float) -> Pattern:
+    _refuse_silence(f"pattern {text!r}", (labels for labels, share in shares.items() if share > 0))
     if abs(sum(shares.values()) - 100) > 0.01:
         raise NoiseError(f"pattern {text!r}: the shares add up to {sum(shares.values()):g} %, not to 100 %")
 

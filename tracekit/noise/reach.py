@@ -26,11 +26,11 @@ def reach(kind: str, where: str = "") -> float:
     if kind not in KINDS or kind == "capacity":
         usual = ", ".join(name for name in KINDS if name != "capacity")
         raise NoiseError(f"{kind!r} is no kind of noise with a ladder of doses; there are {usual}")
-    if kind in ON_CPUS:
-        return float(len(parse(f"{kind}=1{where}").cpus) or len(os.sched_getaffinity(0)))
-    word = f"{kind}={dose_text(KINDS[kind], _MORE_THAN_ANY[KINDS[kind].unit])}{where}"
+    most = 1.0 if kind in ON_CPUS else _MORE_THAN_ANY[KINDS[kind].unit]
+    word = f"{kind}={dose_text(KINDS[kind], most)}{where}"
     try:
-        return _flat_out(parse(word))
+        spec = parse(word)
+        return float(len(spec.cpus) or len(os.sched_getaffinity(0))) if kind in ON_CPUS else _flat_out(spec)
     except NoiseError as error:
         raise NoiseError(str(error).replace(word, f"{kind}{where}")) from error  # nobody asked for that dose
 

@@ -15,7 +15,7 @@ NODES = Path("/sys/devices/system/node")
 # What was asked and done is logged so often, as whole numbers.
 LOG_EVERY_S, _FEWEST = 0.1, 3
 _MOST_NICE = 19
-# More processes on a CPU take no more of it from a program than these, nearly.
+# With more processes on a CPU a program beside them would have less than a ninth of it; hundreds take minutes to start.
 _MOST_PER_CPU = 8
 _PREFIXES = {"": 1.0} | {
     letter + binary: float(base**power)
@@ -205,9 +205,10 @@ def _placed(spec: Spec, place: str) -> Spec:
     if found := re.fullmatch(r"node(\d+)", place):
         return replace(spec, cpus=_allowed(spec.label, _of_node(spec.label, int(found[1]))))
     if found := re.fullmatch(r"nice(\d+)", place):
-        if not 0 < int(found[1][:5]) <= _MOST_NICE:
+        nice = int(found[1][-5:]) if found[1][:-5].strip("0") == "" else 0
+        if not 0 < nice <= _MOST_NICE:
             raise NoiseError(f"noise {spec.label}: {place} is no niceness; they go from nice1 to nice{_MOST_NICE}")
-        return replace(spec, nice=int(found[1]))
+        return replace(spec, nice=nice)
     if place == IO_IDLE:
         return replace(spec, io_idle=True)
     if spec.kind.name in ON_DISK and place:

@@ -176,7 +176,9 @@ def check_applicable(settings: Mapping[str, object]) -> None:
     for name in settings:
         kind = find(name)
         if name.startswith("node."):
-            raise SettingsError(f"{name}: says what may run beside the program; in the program there is nothing to set")
+            raise SettingsError(
+                f"{name}: is what may run beside the program, nothing to set in it; remove it from the settings"
+            )
         if kind is None or not kind.applicable:
             raise SettingsError(
                 f"{name}: this version of tracekit cannot apply it; remove it from the settings"

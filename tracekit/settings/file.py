@@ -18,6 +18,7 @@ _WIDTH = 98
 _DEEPEST = 200
 # Begins the first line of a file that tracekit wrote; the digest behind it is of all other lines.
 _SIGNATURE = "# Written by tracekit, digest "
+_OLD_SIGNATURE = "# Written by tracekit analyze, digest "
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _is_untouched(path: Path) -> bool:
         first, _, body = path.read_text(encoding="utf-8").partition("\n")
     except UnicodeDecodeError:
         return False
-    return first == f"{_SIGNATURE}{_digest(body)}."
+    return first in (f"{_SIGNATURE}{_digest(body)}.", f"{_OLD_SIGNATURE}{_digest(body)}.")
 
 
 def _digest(text: str) -> str:

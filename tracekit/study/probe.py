@@ -139,7 +139,8 @@ class _Sitting:
                 self._say(f"{what} with {_in_words(others[:1])}; then it is ended")
                 self._let_run(others[:1], _LASTS_S, self._patience_s)
         except TimeoutError as error:
-            raise StudyError(f"{command} with {_in_words(others)} does not work: {error}") from error
+            tried = others if rounds else others[:1]
+            raise StudyError(f"{command} with {_in_words(tried)} does not work: {error}") from error
 
     def _rounds(self, others: list[Cells]) -> tuple[list[Cells], int]:
         """Of which others so many whole runs fit into the time, and each by itself into memory; 0 where too few do. The
