@@ -171,8 +171,8 @@ def _ladders(kinds: str | None, place: str, backend: str | None) -> "list[Spec]"
             why_not.append(error)
     if not specs:
         raise why_not[0]
-    for error in why_not:
-        say(f"not tried: {error}")
+    for why in why_not:
+        say(f"not tried: {why}")
     return specs
 
 
