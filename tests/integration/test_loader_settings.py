@@ -103,7 +103,7 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
         sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
         "--images", "96", "--epochs", "1", "--store", slow_images,
     ]  # fmt: skip
-    done = tracekit("study", "loading", "--budget", "30s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
+    done = tracekit("study", "loading", "--budget", "50s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     assert study["by_loop"] and "one after the other" in study["interleaved"]

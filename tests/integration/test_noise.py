@@ -258,7 +258,7 @@ def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU is named and to blame, and nothing recommended."""
     folder, noise = tmp_path / "study", f"busy=0.5@{CPU}"
     command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "3500"]
-    done = tracekit("study", "noise", "--noise", noise, "--budget", "40s", "--json", "-o", str(folder), "--", *command)
+    done = tracekit("study", "noise", "--noise", noise, "--budget", "45s", "--json", "-o", str(folder), "--", *command)
     assert done.returncode == 0, done.stderr
     study = json.loads(done.stdout)
     (finding,) = study["findings"]

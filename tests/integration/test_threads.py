@@ -373,7 +373,7 @@ def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path:
 def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
     """GIVEN a program of one thread that is too short to be explored WHEN two are faster THEN these are recommended."""
     studied = run(
-        *TRACEKIT, "study", "threads", "--budget", "30s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "14",
+        *TRACEKIT, "study", "threads", "--budget", "35s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "14",
         environment={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert studied.returncode == 0, studied.stderr
@@ -388,7 +388,7 @@ def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
 def test_verify_requires_what_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(
-        "verify", "--require", "faster", "--budget", "12s", "--json", "-o", str(tmp_path / "study"),
+        "verify", "--require", "faster", "--budget", "20s", "--json", "-o", str(tmp_path / "study"),
         str(tmp_path / "worse.toml"), "--", *PLANTED, "40",
     )  # fmt: skip
     assert verified.returncode == 1, verified.stderr
