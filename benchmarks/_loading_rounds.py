@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.float64]
 
+RESAMPLES = 1000
+
 
 def around(outer: tuple[list[str], ...], inner: list[str], rounds: int) -> list[dict[str, Times]]:
     """What some commands have found in their rounds, the outer ones before and after each round of the inner one."""
@@ -31,6 +33,12 @@ def by_cell(lines: list[str]) -> dict[str, Times]:
     """Seconds per batch and of waiting, of each cell, by round: (rounds, 2)."""
     rounds = [json.loads(line) for line in lines]
     return {cell: np.array([found[cell] for found in rounds]) for cell in rounds[0]}
+
+
+def unsure(by_round: Times) -> float:
+    """By how much the median over rounds is unsure (95 %)."""
+    picks = np.random.default_rng(0).integers(len(by_round), size=(RESAMPLES, len(by_round)))
+    return float(1.96 * np.median(by_round[picks], axis=1).std())
 
 
 def json_of(command: list[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Whether what is predicted of loaders from one run is right: against every number of workers and batches ahead.
 
-    python benchmarks/loading.py [--json] [--rounds 3] [--only NAME...]
+    python benchmarks/loading.py [--json] [--rounds 3] [--only NAME...] [--parts forecasts split recording]
 
 Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
 settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
@@ -10,8 +10,9 @@ the settings that the run had. Where only a range was told (no such number of re
 the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
 process: the best of many in the same rounds is the luckiest. `of_the_best` is how fast the recommended ones are there,
 which is `unsure` by so much (95 %). In one more process it takes turns with itself with instant storage, and with
-instant samples: `split_errors` compare the shares of storage and of computing in the waiting with what these three
-tell, which is `unsure` by so much (95 %), in points of the waiting (`waits` is the share that this is of all time).
+instant samples, and with one more that is recorded: `split_errors` compare the shares of storage and of computing in
+the waiting that the recorded one tells with what these three tell, which is `unsure` by so much (95 %), in points of
+the waiting (`waits` is the share that this is of all time).
 `recording` is how much longer a batch takes while it is recorded than with the hooks taken out of the same process, in
 turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time that went to other virtual machines
 meanwhile; where that was much the workload is measured again, at most twice (`tries`).
@@ -35,10 +36,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _loading_rounds import Times, around, by_cell, json_of, output_of
+from _loading_rounds import RESAMPLES, Times, around, by_cell, json_of, output_of, unsure
+from _loading_splits import split_of
 from _loading_workloads import WORKLOADS, Workload, compute
 from _side_by_side import TRACEKIT, Stolen, progress
-from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
 from tracekit.models.loading import MODEL_ERROR
@@ -51,15 +52,11 @@ STORE = [sys.executable, str(HERE.parent / "tests" / "slow_storage.py")]
 GRID = {"0:0", *(f"{workers}:{prefetch}" for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8))}
 # A range that is no wider than the error of the model, or little, is a value.
 NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
-# A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
-STALLED = 0.1
-# The last ones, and the three that tell the split, take so many times as many rounds as the grid; the three again until
-# they tell it to within so much (95 %), and so often at most.
+PARTS = ["forecasts", "split", "recording"]
+# The last ones, and the three that tell the split, take so many times as many rounds as the grid.
 FINAL, SPLIT = 6, 4
-KNOWN, MOST_SPLITS = 0.025, 4
 # Recorded and not recorded take so many times as many turns as the grid has rounds.
 PAIRS = 5
-RESAMPLES = 1000
 # Of the CPU time, stolen. Undisturbed workloads saw less than 1 % here; with 30 % the truth was none: the same settings
 # took 15 % less or more than in the minute before.
 MUCH_STOLEN, MOST_TRIES = 0.03, 3
@@ -164,11 +161,11 @@ class Told:
         }
 
 
-def measured_undisturbed(name: str, unit: int, rounds: int) -> dict[str, Any]:
+def measured_undisturbed(name: str, unit: int, rounds: int, parts: list[str]) -> dict[str, Any]:
     """What `measure` finds when little CPU time is stolen, or else at last."""
     for number in range(1, MOST_TRIES + 1):
         stolen = Stolen()
-        found = measure(name, unit, rounds) | {"tries": number}
+        found = measure(name, unit, rounds, parts) | {"tries": number}
         found["stolen"] = stolen.share()
         if found["stolen"] < MUCH_STOLEN:
             break
@@ -176,33 +173,38 @@ def measured_undisturbed(name: str, unit: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-def measure(name: str, unit: int, rounds: int) -> dict[str, Any]:
-    """What was predicted and recommended for a workload, by one run and by a probe too, and what is true."""
+def measure(name: str, unit: int, rounds: int, parts: list[str]) -> dict[str, Any]:
+    """What was told of a workload, in parts, and what is true."""
     workload = WORKLOADS[name]
     now = _cell(workload.workers, workload.prefetch)
+    found: dict[str, Any] = {"name": name, "now": now}
     with store_of(workload) as url, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        run = f"{folder}/run"
-        program = [*PROGRAM, name, "--unit", str(unit), "--store", url, "--rounds"]
-        words, three = sorted(GRID | {now}), [now, f"{now}:cached", f"{now}:synthetic"]
-        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, str(2 * rounds)]
-        _, times = around((recording,), [*program, str(rounds), "--grid", ",".join(words)], rounds)
-        told = Told.by(json_of([*TRACEKIT, "analyze", "--json", run]), workload)
-        probed = Told.by(json_of([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
-        rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
-        best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
-        finals = {now, best, told.chosen, probed.chosen}
-        final = by_cell(output_of([*program, str(FINAL * rounds), "--grid", ",".join(finals)]).splitlines())
-        waits = three_runs([*program, str(SPLIT * rounds), "--grid", ",".join(three)], three)
-        recording_costs = cost_of_recording([*program, str(PAIRS * rounds), "--grid"], now, f"{folder}/cost")
+        program = [*PROGRAM, name, "--unit", str(unit), "--store", url]
+        if "forecasts" in parts:
+            found |= forecasts_of(program, workload, now, rounds, f"{folder}/run")
+        if "split" in parts:
+            found |= split_of(program, now, SPLIT * rounds, folder)
+        if "recording" in parts:
+            found["recording"] = cost_of_recording(program, now, PAIRS * rounds, f"{folder}/cost")
+    return found
+
+
+def forecasts_of(program: list[str], workload: Workload, now: str, rounds: int, run: str) -> dict[str, Any]:
+    """What was predicted and recommended, by one run and by a probe too, and what is true."""
+    words = sorted(GRID | {now})
+    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(2 * rounds)]
+    turns = [*program, "--rounds", str(rounds), "--grid", ",".join(words)]
+    _, times = around((recording,), turns, rounds)
+    told = Told.by(json_of([*TRACEKIT, "analyze", "--json", run]), workload)
+    probed = Told.by(json_of([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
+    rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
+    best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
+    finals = [*program, "--rounds", str(FINAL * rounds), "--grid", ",".join({now, best, told.chosen, probed.chosen})]
+    final = by_cell(output_of(finals).splitlines())
     return {
-        "name": name,
-        "now": now,
         "best": best,
         "one_run": told.against(rounds_ms, now) | told.chosen_against(final, now, best),
         "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
-        "recording": recording_costs,
-        "split": told.loader["split"],
-        "split_errors": split_errors(told.loader, waits),
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
@@ -236,65 +238,17 @@ def sample() -> dict[str, Any]:
     }
 
 
-def cost_of_recording(program: list[str], now: str, run: str) -> dict[str, float]:
+def cost_of_recording(program: list[str], now: str, rounds: int, run: str) -> dict[str, float]:
     """By what share longer a batch takes while it is recorded, and how unsure that is (95 %); how long it takes, ms."""
-    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, f"{now},{now}:unrecorded"]
-    rounds = by_cell(output_of(recording).splitlines())
-    recorded, plain = rounds[now], rounds[f"{now}:unrecorded"]
+    turns = [*program, "--rounds", str(rounds), "--grid", f"{now},{now}:unrecorded"]
+    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *turns]
+    times = by_cell(output_of(recording).splitlines())
+    recorded, plain = times[now], times[f"{now}:unrecorded"]
     both = np.stack([recorded[1:, 0], plain[1:, 0]])  # the first ones warm up
     picks = np.random.default_rng(0).integers(both.shape[1], size=(RESAMPLES, both.shape[1]))
     costs = np.divide(*both[:, picks].sum(axis=2))  # of all time: what is done seldom counts
     cost = float(np.divide(*both.sum(axis=1))) - 1
     return {"cost": cost, "unsure": float(1.96 * costs.std()), "batch_ms": 1e3 * float(np.median(plain[:, 0]))}
-
-
-def three_runs(command: list[str], cells: list[str]) -> list[Times]:
-    """What the three that tell the split take in the same rounds: as many as it takes to tell it."""
-    found = [np.empty((0, 2))] * len(cells)
-    for _ in range(MOST_SPLITS):
-        rounds = by_cell(output_of(command).splitlines())
-        found = [np.concatenate([before, rounds[cell]]) for before, cell in zip(found, cells, strict=True)]
-        if not _is_stalled(found[0]) or max(unsure(each) for each in _shares(found)) <= KNOWN:
-            break
-    return found
-
-
-def _is_stalled(rounds: Times) -> bool:
-    """Whether the program waits for so much of its time that three runs can tell for what."""
-    whole, wait = np.median(rounds, axis=0)
-    return bool(wait >= STALLED * whole)
-
-
-def _shares(three: list[Times]) -> Times:
-    """Which share of the waiting is for storage, and for computing, by round: (2, rounds). Nothing is waited for longer
-    because less is to be done: where the medians say so that is an accident, and those runs count as alike."""
-    waits = np.stack([each[:, 1] for each in three])
-    medians = np.median(waits, axis=1)
-    alike = isotonic_regression(medians, increasing=False).x - medians
-    waits = waits + alike[:, None]
-    return np.asarray((waits[:-1] - waits[1:]) / np.median(waits[0]))
-
-
-def split_errors(loader: dict[str, Any], three: list[Times]) -> dict[str, float]:
-    """By how much the shares of storage and computing differ from what the waiting of three runs tells: as it is, with
-    instant storage, with instant samples, in the same rounds; and how unsure the latter are. `outside`: by how much the
-    share of computing is outside of the range that is told; `waits`: which share of its time the program waits. Empty
-    where it hardly does."""
-    split = loader["split"]
-    if not split or not _is_stalled(three[0]):
-        return {}
-    by_round = _shares(three)
-    storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)
-    outside = max(-computing - loader["slowed"], computing, 0.0)
-    found = {"storage": float(storage), "cpu": float(computing), "outside": float(outside)}
-    whole, wait = np.median(three[0], axis=0)
-    return found | {"unsure": max(unsure(each) for each in by_round), "waits": float(wait / whole)}
-
-
-def unsure(by_round: Times) -> float:
-    """By how much the median over rounds is unsure (95 %)."""
-    picks = np.random.default_rng(0).integers(len(by_round), size=(RESAMPLES, len(by_round)))
-    return float(1.96 * np.median(by_round[picks], axis=1).std())
 
 
 def _cell(workers: int, prefetch: int) -> str:
@@ -329,13 +283,13 @@ def recording_of(found: list[dict[str, Any]]) -> dict[str, float]:
     return {"workloads": len(costs), "mean": float(costs.mean()) if len(costs) else np.nan, "unsure": float(error)}
 
 
-def measure_all(names: list[str], rounds: int, found: list[dict[str, Any]]) -> None:
+def measure_all(names: list[str], rounds: int, parts: list[str], found: list[dict[str, Any]]) -> None:
     """Measure one workload after the other, add each to what was `found`, and say how it went."""
     unit = bytes_per_ms()
     for name in names:
-        each = measured_undisturbed(name, unit, rounds)
+        each = measured_undisturbed(name, unit, rounds, parts)
         found.append(each)
-        for told in ("one_run", "probed"):
+        for told in ("one_run", "probed") if "forecasts" in parts else ():
             one = each[told]
             errors = np.abs(list(one["errors"].values()) or [0.0])
             progress(
@@ -344,24 +298,37 @@ def measure_all(names: list[str], rounds: int, found: list[dict[str, Any]]) -> N
                 f" {one['of_the_current']:.2f}x now; errors {np.median(errors):.0%} median, {errors.max():.0%} at most"
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
+        if errors_of_split := each.get("split_errors"):
+            told_off = ", ".join(f"{what} {value:+.1%}" for what, value in errors_of_split.items())
+            progress(f"{name}, split: {told_off}")
 
 
-def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
+def concluded(found: list[dict[str, Any]], parts: list[str]) -> dict[str, Any]:
     """Over all workloads."""
-    total: dict[str, Any] = {told: summary(found, told) for told in ("one_run", "probed")}
-    splits = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
-    total["split_errors"] = splits
-    off = {name: max(abs(each["storage"]), abs(each["cpu"])) for name, each in splits.items()}
-    beyond = {name: each - 0.05 for name, each in off.items()}
-    total["split_within_5_points"] = sum(each <= 0 for each in beyond.values())
-    total["split_within_5_points_of_the_time"] = sum(each * splits[name]["waits"] <= 0.05 for name, each in off.items())
-    total["split_within_5_points_and_what_is_unsure"] = sum(
-        each <= splits[name]["unsure"] for name, each in beyond.items()
-    )
+    total: dict[str, Any] = {}
+    if "forecasts" in parts:
+        total |= {told: summary(found, told) for told in ("one_run", "probed")}
+    if "split" in parts:
+        total |= splits_of(found)
+    if "recording" in parts:
+        total["recording"] = recording_of(found)
     total["stolen_most"] = max(each["stolen"] for each in found)
     total["measured_again"] = {each["name"]: each["tries"] for each in found if each["tries"] > 1}
-    total["recording"] = recording_of(found)
     return total
+
+
+def splits_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many splits are right, of those that three runs tell."""
+    splits = {each["name"]: each["split_errors"] for each in found if each["split_errors"]}
+    off = {name: max(abs(each["storage"]), abs(each["cpu"])) for name, each in splits.items()}
+    return {
+        "split_errors": splits,
+        "split_within_5_points": sum(each <= 0.05 for each in off.values()),
+        "split_within_5_points_of_the_time": sum(each * splits[name]["waits"] <= 0.05 for name, each in off.items()),
+        "split_within_5_points_and_what_is_unsure": sum(
+            each <= 0.05 + splits[name]["unsure"] for name, each in off.items()
+        ),
+    }
 
 
 def main() -> None:
@@ -369,16 +336,17 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     total: dict[str, Any] = {"sample": None}
     with suppress(KeyboardInterrupt):
-        if not options.only:
+        if not options.only and "forecasts" in options.parts:
             total["sample"] = sample()
-        measure_all(options.only or list(WORKLOADS), options.rounds, found)
+        measure_all(options.only or list(WORKLOADS), options.rounds, options.parts, found)
     total["workloads"] = len(found)
     if found:
-        total |= concluded(found)
+        total |= concluded(found, options.parts)
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 
 

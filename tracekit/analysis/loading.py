@@ -14,7 +14,7 @@ from tracekit.analysis.counters import Increases
 from tracekit.analysis.handover import handover
 from tracekit.analysis.intervals import Intervals, union
 from tracekit.analysis.operators import windows
-from tracekit.analysis.starting import boot_of, cold_of, start_of, stop_of
+from tracekit.analysis.starting import boot_of, cold_of, cold_outside_of, connect_of, start_of, stop_of
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.teams import share_of_operators
 from tracekit.run.manifest import Loader, Memory
@@ -43,17 +43,19 @@ class LoaderCosts:
     `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. `first` marks
     those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
     was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
-    until it makes its first batch, for which it computes for `cold` longer than for others, and `stop` what ending
-    takes it. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a worker had
-    `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it begins as), and
-    `memory` was free beside the program.
+    until it makes its first batch, for which it computes for `cold` longer than for others (of that for `cold_outside`
+    outside of getting samples; None: not seen); that one takes so much longer to `connect` for; and `stop` is what
+    ending takes a worker. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a
+    worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it begins
+    as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators. Who makes a batch keeps `maker_cpus` busy while it
     computes: libraries have threads of their own.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
     start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
-    `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
-    share of the batches whose making was seen.
+    The program asked for the share `awaited` of the batches before they were made. `readers` were being made at once,
+    at most, and storage was `reading` so many of them on average. `known` is the share of the batches whose making was
+    seen.
     """
 
     process: int
@@ -92,6 +94,9 @@ class LoaderCosts:
     at_once: bool = False
     began: float = 0.0
     cold: float = 0.0
+    cold_outside: float | None = None
+    connect: float = 0.0
+    awaited: float = 1.0
     is_aside: bool = False
 
     def __len__(self) -> int:
@@ -243,6 +248,9 @@ def _costs(
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         cold=cold_of(batches[known & ~itself]),
+        cold_outside=cold_outside_of(batches[known & ~itself]),
+        connect=connect_of(batches[known & ~itself], handed.send + handed.receive),
+        awaited=float((late[known] < 0).mean()) if known.any() else 1.0,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
     )
 

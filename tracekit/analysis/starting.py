@@ -35,6 +35,26 @@ def cold_of(batches: pd.DataFrame) -> float:
     return max(float(first.median() - others.median()), 0.0) / _NS if len(first) and len(others) else 0.0
 
 
+def cold_outside_of(batches: pd.DataFrame) -> float | None:
+    """For how much longer of that it does not get samples, s: it puts the first ones together. None where that was not
+    looked at."""
+    looked = batches[(batches["samples"] > 0) & (batches["sampled"] == batches["samples"])]
+    outside = looked["made_ns"] - looked["made_start_ns"] - looked["sampling_ns"]
+    is_first = (looked["turn"] == 0) & (looked["iteration"] == 0)
+    first, others = outside[is_first], outside[looked["turn"] > 0]
+    return max(float(first.median() - others.median()), 0.0) / _NS if len(first) and len(others) else None
+
+
+def connect_of(batches: pd.DataFrame, usual: float) -> float:
+    """How much longer than the `usual` time it takes from when a worker has made its first batch until the program has
+    that, s: it starts a thread that sends and one that hands over memory, with which the program connects. As seen
+    where the program waited for it."""
+    is_first = (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["index"] == 0)
+    awaited = batches[is_first & (batches["made_ns"] > batches["asked_ns"])]
+    took = (awaited["received_ns"] - awaited["made_ns"]).median() / _NS
+    return max(float(took) - usual, 0.0) if len(awaited) else 0.0
+
+
 def stop_of(run: Run, process: int, loader: str, cpus: float) -> float:
     """What ending a worker takes, s. Workers end side by side, as many as there are CPUs."""
     rows = run.sql(

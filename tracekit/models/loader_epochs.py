@@ -177,7 +177,16 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     receive = costs.receive + crowded * costs.delayed_receive
     if not had_workers:
         cpu, receive = cpu + shared, receive + RECEIVE_S * cost
-    return Workload(costs.blocked, zero, cpu, zero + costs.send, receive, consume)
+    send = costs.send + costs.connect * are_first(costs, workers)
+    return Workload(costs.blocked, zero, cpu, send, receive, consume)
+
+
+def are_first(costs: LoaderCosts, workers: int) -> Seconds:
+    """1 for each batch that would be the first one of a worker, whatever it is; 0 for the others."""
+    begins = np.flatnonzero(costs.first)[: 1 if costs.settings.persistent_workers else None]
+    found = np.zeros(len(costs))
+    found[np.minimum(begins[:, None] + np.arange(workers), len(costs) - 1)] = 1.0
+    return found
 
 
 def machine_of(costs: LoaderCosts) -> Machine:

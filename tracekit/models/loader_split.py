@@ -9,6 +9,7 @@ from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_epochs import (
     TOGETHER,
     Storage,
+    are_first,
     batches_of,
     machine_of,
     settings_of,
@@ -71,37 +72,38 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     making = float((costs.blocked + costs.cpu).sum())
     share_read = float((costs.blocked + reading).sum()) / making if making else 0.0
     waited = share_read * costs.crowded * costs.delayed
-    cold = _cold(costs)
-    work = replace(work, delay=zero, transfer=zero, cpu=np.maximum(work.cpu - reading - waited - share_read * cold, 0))
+    connecting, starting = _cold(costs, share_read)
+    work = replace(work, delay=zero, transfer=zero, cpu=np.maximum(work.cpu - reading - waited - connecting, 0))
     yield "storage", work
     # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
     rested = workload(
         replace(costs, crowded=costs.crowded * max(1 - _computing(costs), 0.0)), costs.settings.num_workers
     )
-    starting = (1 - share_read) * cold
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
     left = np.minimum(np.minimum(collating + starting, costs.cpu - reading), work.cpu)
     work = replace(work, cpu=left, receive=rested.receive, consume=rested.consume)
     yield "cpu", work
-    work = replace(work, cpu=np.minimum(left, starting), send=zero)
+    work = replace(work, cpu=np.minimum(left, starting), send=work.send - costs.send)
     yield "transfer", work
     yield "consumer", replace(work, receive=zero)
 
 
-def _cold(costs: LoaderCosts) -> Seconds:
-    """What of the computing for each batch is there because it is the first one of a worker, whatever it is."""
-    workers, persist = costs.settings.num_workers, costs.settings.persistent_workers
-    begins = np.flatnonzero(costs.first)[: 1 if persist else None]
-    cold = np.zeros(len(costs))
-    cold[np.minimum(begins[:, None] + np.arange(workers), len(costs) - 1)] = costs.cold
-    return np.minimum(cold, costs.cpu)
+def _cold(costs: LoaderCosts, share_read: float) -> tuple[Seconds, Seconds]:
+    """What of the computing for each batch is there because it is the first one of a worker: to read, and whatever its
+    samples are. Where it was not seen apart, all that is not for reading counts as the latter."""
+    cold = np.minimum(costs.cold * are_first(costs, costs.settings.num_workers), costs.cpu)
+    if costs.cold_outside is None or costs.cold <= 0:
+        return share_read * cold, (1 - share_read) * cold
+    outside = min(costs.cold_outside / costs.cold, 1.0)
+    return share_read * (1 - outside) * cold, outside * cold
 
 
 def _yielded(costs: LoaderCosts, replayed: float) -> float:
     """How much longer than `replayed` the program waited because workers that compute let it go first, s. The replay
     shares out the CPUs evenly: it slows down the program. A scheduler prefers who has slept, which is the program more
     often than the workers: it goes on, and waits for them the longer. So where the program computed for less time than
-    in the replay it waited for the more, as far as workers kept the other CPUs busy."""
+    in the replay it waited for the more, as far as workers kept the other CPUs busy and it asked for batches before
+    they were made: where they are ahead of it, they have the time."""
     if not costs.settings.num_workers:
         return 0.0
     settings, batches = settings_of(costs), batches_of(costs)
@@ -109,7 +111,7 @@ def _yielded(costs: LoaderCosts, replayed: float) -> float:
     epochs = typical_epochs(costs)
     did = sum(float(costs.gap[each.first : each.first + each.batches].sum()) for each in epochs)
     others = _computing(costs) * costs.cpus / max(costs.cpus - 1, 1.0)
-    return max(computing - did, 0.0) * min(others, 1.0)
+    return max(computing - did, 0.0) * min(others, 1.0) * costs.awaited
 
 
 def _computing(costs: LoaderCosts) -> float:

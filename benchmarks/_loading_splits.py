@@ -1,0 +1,64 @@
+"""What a program waits for its loader for, as one recorded run tells it and as three runs do, which take turns with it:
+as it is, with instant storage, with instant samples."""
+
+from typing import Any
+
+import numpy as np
+from _loading_rounds import Times, around, json_of, unsure
+from _side_by_side import TRACEKIT
+from scipy.optimize import isotonic_regression
+
+# A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
+STALLED = 0.1
+# All take turns again until three runs tell the split to within so much (95 %), and so often at most.
+KNOWN, MOST_TIMES = 0.025, 4
+
+
+def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str, Any]:
+    """The `split` of the settings `now` that recorded runs tell, and its `split_errors`; empty where the program hardly
+    waits. The recorded runs are in the folder."""
+    cells = [now, f"{now}:cached", f"{now}:synthetic"]
+    three, told = [np.empty((0, 2))] * len(cells), []
+    for number in range(MOST_TIMES):
+        run = f"{folder}/split{number}"
+        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(2 * rounds)]
+        turns = [*program, "--rounds", str(rounds), "--grid", ",".join(cells)]
+        _, times = around((recording,), turns, rounds)
+        three = [np.concatenate([before, times[cell]]) for before, cell in zip(three, cells, strict=True)]
+        loaders = json_of([*TRACEKIT, "analyze", "--json", run])["loaders"]
+        told.append(max(loaders, key=lambda each: each["batches"]))
+        if not _is_stalled(three[0]) or max(unsure(each) for each in _shares(three)) <= KNOWN:
+            break
+    splits = [each["split"] for each in told if each["split"]]
+    if not splits or not _is_stalled(three[0]):
+        return {"split": {}, "split_errors": {}}
+    split = {name: float(np.mean([each[name] for each in splits])) for name in splits[0]}
+    return {"split": split, "split_errors": _errors(split, float(np.mean([each["slowed"] for each in told])), three)}
+
+
+def _is_stalled(rounds: Times) -> bool:
+    """Whether the program waits for so much of its time that three runs can tell for what."""
+    whole, wait = np.median(rounds, axis=0)
+    return bool(wait >= STALLED * whole)
+
+
+def _shares(three: list[Times]) -> Times:
+    """Which share of the waiting is for storage, and for computing, by round: (2, rounds). Nothing is waited for longer
+    because less is to be done: where the medians say so that is an accident, and those runs count as alike."""
+    waits = np.stack([each[:, 1] for each in three])
+    medians = np.median(waits, axis=1)
+    alike = isotonic_regression(medians, increasing=False).x - medians
+    waits = waits + alike[:, None]
+    return np.asarray((waits[:-1] - waits[1:]) / np.median(waits[0]))
+
+
+def _errors(split: dict[str, float], slowed: float, three: list[Times]) -> dict[str, float]:
+    """By how much the shares of storage and computing differ from what the waiting of three runs tells, and how unsure
+    the latter are. `outside`: by how much the share of computing is outside of the range that is told; `waits`: which
+    share of its time the program waits."""
+    by_round = _shares(three)
+    storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)
+    outside = max(-computing - slowed, computing, 0.0)
+    found = {"storage": float(storage), "cpu": float(computing), "outside": float(outside)}
+    whole, wait = np.median(three[0], axis=0)
+    return found | {"unsure": max(unsure(each) for each in by_round), "waits": float(wait / whole)}
