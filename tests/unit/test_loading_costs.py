@@ -108,6 +108,32 @@ def test_what_taking_a_batch_takes_is_told_by_when_its_bytes_were_there(tmp_path
     assert found.delayed_receive == pytest.approx(0.0003)
 
 
+def test_what_a_worker_needs_for_its_first_batch_is_told_apart(tmp_path: Path) -> None:
+    """GIVEN batches of 5 ms that the program awaits, and has 1 ms after they were made; the first one takes 4 ms longer
+    to get its two samples, 3 to put them together and 6 to come THEN that is told."""
+    main, worker = Tape(process=0, role="main"), Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
+    main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=0, pid=1001)
+    main.now = worker.now = ns(1.0)
+    for index in range(BATCHES):
+        begun, is_first = worker.now, index == 0
+        samples = 2.0 + 2.0 * is_first
+        took = 2 * samples + 1.0 + 3.0 * is_first
+        worker.gap(took)
+        worker.add("fetches", begun, worker.now, iteration=0, turn=index, cpu_ns=ns(took), samples=2)
+        for number in (0, 1):
+            at = begun + ns(samples) * number
+            worker.add("samples", at, at + ns(samples), index=2 * index + number, cpu_ns=0)
+        asked, main.now = main.now, worker.now + ns(1.0 + 6.0 * is_first)
+        main.add("batches", asked, main.now, loader="loader", epoch=0, index=index, worker=0, taking_ns=ns(0.5))
+        worker.now = main.now
+    make_run(tmp_path / "run", [main, worker], manifest=make_manifest(loaders={"loader": Loader(num_workers=1)}))
+    run = open_run(tmp_path / "run")
+    (found,) = loader_costs(run, find_steps(run))
+    assert found.awaited == 1.0
+    assert found.connect == pytest.approx(0.006) and found.cold == pytest.approx(0.007)
+    assert found.cold_outside == pytest.approx(0.003, rel=1e-3)
+
+
 def test_finding_that_a_batch_is_there_is_part_of_taking_it(tmp_path: Path) -> None:
     """GIVEN batches that have long been there when the program asks for them, finds them in 0.2 ms and takes them in
     0.5 THEN taking them takes 0.7; a worker's first one takes 3 ms longer than the others to compute."""

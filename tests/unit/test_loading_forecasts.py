@@ -12,7 +12,17 @@ from tracekit.advice.loading import most_as_good, promising
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.probes import Probe, Seen
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
-from tracekit.models.loader_epochs import CHEAPEST, TOGETHER, Storage, as_crowded, settings_of, slowed, time_of
+from tracekit.models.loader_epochs import (
+    CHEAPEST,
+    START_S,
+    STOP_S,
+    TOGETHER,
+    Storage,
+    as_crowded,
+    settings_of,
+    slowed,
+    time_of,
+)
 from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
 from tracekit.models.loader_split import split
@@ -148,6 +158,8 @@ def test_a_program_that_computing_workers_let_go_first_waits_for_them_the_longer
     assert found.cpu == pytest.approx(1 - found.consumer, abs=0.02)
     evenly = split(replace(even, gap=np.full(BATCHES, took), wait=np.zeros(BATCHES)))
     assert evenly is not None and evenly.consumer > 1.3 * found.consumer
+    ahead = split(replace(even, gap=np.full(BATCHES, consume), wait=np.full(BATCHES, took - consume), awaited=0.0))
+    assert ahead == evenly  # workers that are ahead of the program have the time
 
 
 def test_a_program_that_does_not_wait_has_no_split() -> None:
@@ -174,6 +186,41 @@ def test_what_a_worker_takes_longer_for_its_first_batch_is_starting_it(persist: 
     )
     assert found is not None
     assert found.startup == pytest.approx(5 / 6, abs=0.01) and found.cpu == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_what_samples_take_longer_at_first_is_computing_them() -> None:
+    """GIVEN an epoch's first batch that takes 60 ms, 50 of them for being the first of its worker, 40 of these to get
+    its samples, and others of 10 that the program does not wait for THEN a sixth of the wait is for starting."""
+    first = np.arange(BATCHES) % 20 == 0
+    one = replace(costs(workers=1, consume=0.02), cpu=0.01 + 0.05 * first, first=first, cold=0.05)
+    found = split(replace(one, cold_outside=0.01))
+    assert found is not None
+    assert found.startup == pytest.approx(1 / 6, abs=0.01) and found.cpu == pytest.approx(5 / 6, abs=0.01)
+
+
+def test_connecting_a_worker_is_starting_it() -> None:
+    """GIVEN batches that take 10 ms to make, before a program that uses each for 20 ms, and an epoch's first batch that
+    takes 30 more to connect for THEN three quarters of the wait are for starting; and it all is in the forecast."""
+    first = np.arange(BATCHES) % 20 == 0
+    one = replace(costs(workers=1, cpu=0.01, consume=0.02), first=first, connect=0.03)
+    found = split(one)
+    assert found is not None
+    assert found.startup == pytest.approx(3 / 4, abs=0.01) and found.cpu == pytest.approx(1 / 4, abs=0.01)
+    per_batch = [time_of(each, settings_of(each), Storage()) for each in (one, replace(one, connect=0.0))]
+    assert per_batch[0] - per_batch[1] == pytest.approx(0.03 / 20)
+
+
+@pytest.mark.parametrize(("method", "given_back"), [("fork", 0.030), ("spawn", 0.0)])
+def test_memory_that_a_worker_gives_back_at_its_end_is_for_its_samples(method: str, given_back: float) -> None:
+    """GIVEN workers that are ahead but for an epoch's first batch of 10 ms, and that are forked in 13 ms and end in 41,
+    where 11 are usual THEN the 30 more are for computing; of those that are not forked it is not known."""
+    first = np.arange(BATCHES) % 20 == 0
+    one = replace(costs(workers=1, cpu=0.01, consume=0.02), first=first, start=START_S, stop=STOP_S + 0.030)
+    found = split(replace(one, settings=msgspec.structs.replace(one.settings, start_method=method)))
+    assert found is not None
+    whole = 0.01 + START_S + STOP_S + 0.030
+    assert found.cpu == pytest.approx((0.01 + given_back) / whole, abs=0.02)
+    assert found.cpu + found.startup == pytest.approx(1.0, abs=0.01)
 
 
 def test_computing_that_is_reading_goes_with_the_storage() -> None:

@@ -9,13 +9,14 @@ from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
 from tracekit.analysis.probes import probes
+from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.cli.main import main
 from tracekit.errors import RunError
 from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
-from tracekit.study.probe import turn_s
+from tracekit.study.probe import contenders, turn_s
 
 TURN_MS, TURNS = 250.0, 8
 PER_EPOCH = 80
@@ -209,3 +210,31 @@ def test_a_study_is_not_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["analyze", "--probe", str(study)]) == 2
     said = capsys.readouterr().err
     assert "only a run can be probed" in said and said.count("\n") == 1
+
+
+def summary(times_ms: dict[int, tuple[float, float]], workers: int = 0, name: str = "loader") -> LoaderSummary:
+    """A loader of which between so many ms per batch are told, by workers."""
+    grid = [LoaderForecast(count, 2, low, (low + high) / 2, high) for count, (low, high) in times_ms.items()]
+    return LoaderSummary(0, name, "", workers, 2, 100, 1, 50.0, 0.8, {}, 1.0, 1, 1.0, 0.0, forecasts=grid)
+
+
+def test_a_probe_tries_the_best_the_hoped_for_and_the_most_that_are_as_good() -> None:
+    """GIVEN 4 workers that lose least whatever storage is, 6 that are best if it answers all at once, and 8 that are
+    within what the replay misses of these THEN the three are tried, none of them twice; the run's own is not."""
+    unsure = {0: (50.0, 50.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (9.6, 13.0), 12: (9.9, 14.0)}
+    found = contenders([summary(unsure)], {"loader": (16, 2)})
+    assert found == [{"loader": (4, 2)}, {"loader": (6, 2)}, {"loader": (8, 2)}]
+    assert {"loader": (4, 2)} not in contenders([summary(unsure, workers=4)], {"loader": (16, 2)})
+    sure = {0: (50.0, 50.0), 4: (10.0, 10.0), 8: (12.0, 12.0)}
+    assert contenders([summary(sure)], {"loader": (16, 2)}) == [{"loader": (4, 2)}]
+    assert contenders([summary(sure, workers=4)], {"loader": (16, 2)}) == []
+
+
+def test_a_probe_of_two_loaders_tries_them_at_once() -> None:
+    """GIVEN one with three things to try and one with one THEN it is tried beside each of the three; and one that is
+    not to be probed is not."""
+    unsure = {0: (50.0, 50.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (9.6, 13.0)}
+    sure = {0: (50.0, 50.0), 4: (10.0, 10.0)}
+    both = [summary(unsure, name="a"), summary(sure, name="b")]
+    assert contenders(both, {"a": (16, 2), "b": (16, 2)}) == [{"a": (workers, 2), "b": (4, 2)} for workers in (4, 6, 8)]
+    assert contenders(both, {"b": (16, 2)}) == [{"b": (4, 2)}]

@@ -7,6 +7,8 @@ import numpy as np
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_epochs import (
+    START_S,
+    STOP_S,
     TOGETHER,
     Storage,
     are_first,
@@ -56,7 +58,7 @@ def split(costs: LoaderCosts) -> Split | None:
     shares, before = {}, whole
     for name, rest in _taken_away(costs, work):
         if name == "cpu":
-            yielded = 0.0
+            yielded, stops = 0.0, stops - _given_back_s(costs)
         left = min(stall(costs, rest, machine, settings) + stops + yielded, before)
         shares[name], before = (before - left) / whole, left
         if name == "cpu":
@@ -96,6 +98,17 @@ def _cold(costs: LoaderCosts, share_read: float) -> tuple[Seconds, Seconds]:
         return share_read * cold, (1 - share_read) * cold
     outside = min(costs.cold_outside / costs.cold, 1.0)
     return share_read * (1 - outside) * cold, outside * cold
+
+
+def _given_back_s(costs: LoaderCosts) -> float:
+    """How much longer ending the workers takes for what they have computed, s: the memory that samples came to need is
+    given back. To end one that has made none takes as much less than to fork it as STOP_S is less than START_S: the one
+    copies the pages of the program, and the other gives them back. 0 where workers are not forked."""
+    if costs.settings.start_method not in ("", "fork"):
+        return 0.0
+    usual = min(costs.stop, costs.start * STOP_S / START_S)
+    workers = costs.settings.num_workers
+    return stops_s(costs, workers) - stops_s(replace(costs, stop=usual), workers)
 
 
 def _yielded(costs: LoaderCosts, replayed: float) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from tracekit.advice import analyze
 from tracekit.advice.loading import by_storage, holds_for, in_words, most_as_good, promising, smallest_as_good
 from tracekit.analysis.loading import LoaderCosts, loader_costs
+from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loader_memory import fits, needed
@@ -70,21 +71,22 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
     began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
-    _Sitting(run, costs, began_s, say).hold(_promising(run, most) or [most])
+    _Sitting(run, costs, began_s, say).hold(contenders(analyze(run).loaders, most) or [most])
 
 
-def _promising(run: Run, probed: Cells) -> list[Cells]:
+def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
     """What seems best, what is if storage answers many as fast as few, and the most workers that may be as good as that
-    for all that the replay can tell, of all loaders at once; one that has nothing to try is left as it is."""
+    for all that the replay can tell, of all loaders that are `probed` at once; one that has nothing to try is left as
+    it is. None twice, and none that the run had."""
     tried: dict[str, list[tuple[int, int]]] = {}
-    for loader in (each for each in analyze(run).loaders if each.loader in probed):
+    for loader in (each for each in loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
         best, *others = promising(loader), *(smallest_as_good(loader.forecasts, each) for each in by_storage(loader))
         if best is None or (best.num_workers, best.prefetch_factor) == now:
             best, *others = others
         fast, _ = by_storage(loader)
-        contenders = [each for each in (best, others[0], most_as_good(loader.forecasts, fast, USUAL_ERROR)) if each]
-        cells = [(each.num_workers, each.prefetch_factor) for each in contenders]
+        three = best, others[0], most_as_good(loader.forecasts, fast, USUAL_ERROR)
+        cells = [(each.num_workers, each.prefetch_factor) for each in three if each]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
     most = max(map(len, tried.values()), default=0)
