@@ -161,3 +161,25 @@ def test_a_worker_goes_on_while_its_batch_is_on_its_way() -> None:
 def test_settings_that_torch_would_not_take_are_refused(settings_: LoaderSettings) -> None:
     with pytest.raises(ValueError, match="no loader has"):
         replay(only(1.0, 1.0), Machine(math.inf), settings_)
+
+
+@pytest.mark.parametrize("preferred", [0.0, 0.5, 1.0])
+def test_a_program_that_is_preferred_computes_at_the_cost_of_the_workers(preferred: float) -> None:
+    """GIVEN one CPU, and a worker that is always ahead of its program THEN each has half of it while both compute, or
+    the program all of it, and in between as it is said; all of the work takes as long."""
+    work = only(cpu=1.0, consume=1.0)
+    found = replay(work, Machine(cpus=1.0, preferred=preferred), LoaderSettings(1, 2))
+    assert found.end == pytest.approx(len(work) * 2.0)
+    used = found.end - found.received[0] - found.stall + (found.received[0] - found.asked[0])
+    # Its own work takes as much longer as it has less than a CPU, for as long as the worker computes beside it.
+    alone = found.asked[1] - found.received[0]
+    assert alone == pytest.approx(1.0 / (0.5 + 0.5 * preferred), rel=0.01)
+    assert used <= len(work) * alone * 1.01
+
+
+@given(workloads(), st.integers(1, 3), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_what_is_preferred_gets_no_more_cpus_than_there_are(work: Workload, workers: int, preferred: float) -> None:
+    machine = Machine(cpus=1.5, preferred=preferred)
+    found = replay(work, machine, LoaderSettings(workers, 2))
+    assert found.end >= (work.cpu + work.receive + work.consume).sum() / machine.cpus * (1 - 1e-9)

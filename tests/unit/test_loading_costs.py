@@ -129,7 +129,6 @@ def test_what_a_worker_needs_for_its_first_batch_is_told_apart(tmp_path: Path) -
     make_run(tmp_path / "run", [main, worker], manifest=make_manifest(loaders={"loader": Loader(num_workers=1)}))
     run = open_run(tmp_path / "run")
     (found,) = loader_costs(run, find_steps(run))
-    assert found.awaited == 1.0
     assert found.connect == pytest.approx(0.006) and found.cold == pytest.approx(0.007)
     assert found.cold_outside == pytest.approx(0.003, rel=1e-3)
 

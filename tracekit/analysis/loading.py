@@ -53,9 +53,9 @@ class LoaderCosts:
     computes: libraries have threads of their own.
     `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
     start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
-    The program asked for the share `awaited` of the batches before they were made. `readers` were being made at once,
-    at most, and storage was `reading` so many of them on average. `known` is the share of the batches whose making was
-    seen.
+    Where more CPUs are wanted than there are the program is taken to be `preferred` (`loader_replay.Machine`).
+    `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
+    share of the batches whose making was seen.
     """
 
     process: int
@@ -96,7 +96,7 @@ class LoaderCosts:
     cold: float = 0.0
     cold_outside: float | None = None
     connect: float = 0.0
-    awaited: float = 1.0
+    preferred: float = 0.0
     is_aside: bool = False
 
     def __len__(self) -> int:
@@ -250,7 +250,6 @@ def _costs(
         cold=cold_of(batches[known & ~itself]),
         cold_outside=cold_outside_of(batches[known & ~itself]),
         connect=connect_of(batches[known & ~itself], handed.send + handed.receive),
-        awaited=float((late[known] < 0).mean()) if known.any() else 1.0,
         is_aside=bool((batches["thread"] != thread).mean() > 0.5),
     )
 

@@ -191,7 +191,10 @@ def are_first(costs: LoaderCosts, workers: int) -> Seconds:
 
 def machine_of(costs: LoaderCosts) -> Machine:
     """The one that the run had, whose storage answers everybody as fast as it answered the run."""
-    return Machine(costs.cpus, min(costs.consumer_cpus, costs.cpus), maker_cpus=min(costs.maker_cpus, costs.cpus))
+    return Machine(
+        costs.cpus, min(costs.consumer_cpus, costs.cpus), maker_cpus=min(costs.maker_cpus, costs.cpus),
+        preferred=costs.preferred,
+    )  # fmt: skip
 
 
 def measured_time(costs: LoaderCosts) -> float:

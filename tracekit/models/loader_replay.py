@@ -44,13 +44,15 @@ class Machine:
     """`cpus` that may be busy; `consumer_cpus` of them on average between batches (0 where only a GPU computes then);
     `stream` is the share of the storage's bandwidth that one read alone can have. What computes while another CPU is
     busy takes `together` times as long: CPUs may share a core, its caches or the memory. `maker_cpus` are kept busy by
-    whoever makes a batch: libraries may have a team of threads for it."""
+    whoever makes a batch: libraries may have a team of threads for it. Where more CPUs are wanted than there are, the
+    program has an even share of them, and of what it lacks then as much as it is `preferred`, from 0 to 1."""
 
     cpus: float = math.inf
     consumer_cpus: float = 1.0
     stream: float = 1.0
     together: float = 1.0
     maker_cpus: float = 1.0
+    preferred: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -232,18 +234,24 @@ class _Epoch:
         computing = [task.cpus for task in self._tasks.values() if task.kind() == "cpu"]
         wanted, are_several = sum(computing), min(len(computing), self._machine.cpus) > 1
         reading = sum(task.kind() == "transfer" for task in self._tasks.values())
+        slower = self._machine.together if are_several else 1.0
+        program, others = self._shares(wanted)
         rates = {
-            "cpu": (min(1.0, self._machine.cpus / wanted) if wanted else 1.0)
-            / (self._machine.together if are_several else 1.0),
+            "cpu": others / slower,
             "transfer": min(self._machine.stream, 1.0 / reading) if reading else 1.0,
         }
-        step = min(task.phases[0][1] / rates.get(task.kind(), 1.0) for task in self._tasks.values())
+        of_program = {**rates, "cpu": program / slower}
+        step = math.inf
+        for who, task in self._tasks.items():
+            kind, left = task.phases[0]
+            rate = (of_program if who == -1 else rates).get(kind, 1.0)
+            step = min(step, left / rate if rate > 0 else math.inf)
         self._now += step
         self._reading += step * reading
         ended = []
         for who, task in self._tasks.items():
             kind, left = task.phases[0]
-            left -= step * rates.get(kind, 1.0)
+            left -= step * (of_program if who == -1 else rates).get(kind, 1.0)
             task.phases[0] = (kind, left)
             if left <= _EPSILON:
                 ended.append(who)
@@ -252,6 +260,17 @@ class _Epoch:
         # Workers first: what they finish now is there when the program looks.
         for who in sorted(ended, key=lambda each: (each == -1, each)):
             self._settle(who)
+
+    def _shares(self, wanted: float) -> tuple[float, float]:
+        """What the program gets of each CPU that it wants, and what the others get, where so many are wanted in all."""
+        cpus = self._machine.cpus
+        even = min(1.0, cpus / wanted) if wanted else 1.0
+        task = self._tasks.get(-1)
+        if even == 1.0 or not self._machine.preferred or task is None or task.kind() != "cpu":
+            return even, even
+        program = even + (min(1.0, cpus / task.cpus) - even) * self._machine.preferred
+        others = wanted - task.cpus
+        return program, (cpus - program * task.cpus) / others if others > _EPSILON else even
 
     def _settle(self, who: int) -> None:
         """Act on what a task has come to, if its phases of work are over."""

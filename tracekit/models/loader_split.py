@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import brentq
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_epochs import (
@@ -12,6 +13,7 @@ from tracekit.models.loader_epochs import (
     TOGETHER,
     Storage,
     are_first,
+    as_crowded,
     batches_of,
     machine_of,
     settings_of,
@@ -22,6 +24,9 @@ from tracekit.models.loader_epochs import (
     workload,
 )
 from tracekit.models.loader_replay import Workload
+
+# How far a program is preferred is known to within this.
+_CLOSE = 0.05
 
 
 @dataclass(frozen=True)
@@ -46,20 +51,19 @@ def split(costs: LoaderCosts) -> Split | None:
     """What the program waited for, by what it would not have waited for: in the replay, one cost after the other is
     taken away. None where it did not wait.
     """
+    costs = _preferring(costs)
     settings = settings_of(costs)
     work, machine = workload(costs, settings.workers), machine_of(costs)
     stops = stops_s(costs, settings.workers)
-    replayed = stall(costs, work, machine, settings) + stops
-    yielded = _yielded(costs, replayed)
-    whole = replayed + yielded
+    whole = stall(costs, work, machine, settings) + stops
     if whole <= 0:
         return None
-    order = replayed - stops - stall(costs, work, machine, replace(settings, in_order=False))
+    order = whole - stops - stall(costs, work, machine, replace(settings, in_order=False))
     shares, before = {}, whole
     for name, rest in _taken_away(costs, work):
         if name == "cpu":
-            yielded, stops = 0.0, stops - _given_back_s(costs)
-        left = min(stall(costs, rest, machine, settings) + stops + yielded, before)
+            stops -= _given_back_s(costs)
+        left = min(stall(costs, rest, machine, settings) + stops, before)
         shares[name], before = (before - left) / whole, left
         if name == "cpu":
             faster = stall(costs, _unhindered(costs, rest), machine, settings) + stops
@@ -111,20 +115,27 @@ def _given_back_s(costs: LoaderCosts) -> float:
     return stops_s(costs, workers) - stops_s(replace(costs, stop=usual), workers)
 
 
-def _yielded(costs: LoaderCosts, replayed: float) -> float:
-    """How much longer than `replayed` the program waited because workers that compute let it go first, s. The replay
-    shares out the CPUs evenly: it slows down the program. A scheduler prefers who has slept, which is the program more
-    often than the workers: it goes on, and waits for them the longer. So where the program computed for less time than
-    in the replay it waited for the more, as far as workers kept the other CPUs busy and it asked for batches before
-    they were made: where they are ahead of it, they have the time."""
+def _preferring(costs: LoaderCosts) -> LoaderCosts:
+    """The same costs, with a program that is preferred as far as it takes for it to compute in the replay for as long
+    as in the run. A scheduler prefers who has slept, which is the program more often than the workers that compute: it
+    goes on, and waits for them the longer."""
     if not costs.settings.num_workers:
-        return 0.0
-    settings, batches = settings_of(costs), batches_of(costs)
-    computing = time_of(costs, settings, Storage()) * batches - replayed
-    epochs = typical_epochs(costs)
-    did = sum(float(costs.gap[each.first : each.first + each.batches].sum()) for each in epochs)
-    others = _computing(costs) * costs.cpus / max(costs.cpus - 1, 1.0)
-    return max(computing - did, 0.0) * min(others, 1.0) * costs.awaited
+        return costs
+    did = sum(float(costs.gap[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
+
+    def preferred(share: float) -> LoaderCosts:
+        return as_crowded(replace(costs, preferred=share))
+
+    def too_long(share: float) -> float:
+        tried = preferred(share)
+        settings = settings_of(tried)
+        waits = stall(tried, workload(tried, settings.workers), machine_of(tried), settings)
+        waits += stops_s(tried, settings.workers)
+        return time_of(tried, settings, Storage()) * batches_of(tried) - waits - did
+
+    if too_long(0.0) <= 0:
+        return costs
+    return preferred(1.0 if too_long(1.0) >= 0 else float(brentq(too_long, 0.0, 1.0, xtol=_CLOSE)))
 
 
 def _computing(costs: LoaderCosts) -> float:
