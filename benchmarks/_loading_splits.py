@@ -57,7 +57,8 @@ def _errors(split: dict[str, float], slowed: float, three: list[Times]) -> dict[
     the latter are. `outside`: by how much the share of computing is outside of the range that is told; `waits`: which
     share of its time the program waits."""
     by_round = _shares(three)
-    storage, computing = np.array([split["storage"], split["cpu"]]) - np.median(by_round, axis=1)
+    true = np.maximum(np.median(by_round, axis=1), 0)  # as the medians of all rounds, so those of their differences
+    storage, computing = np.array([split["storage"], split["cpu"]]) - true
     outside = max(-computing - slowed, computing, 0.0)
     found = {"storage": float(storage), "cpu": float(computing), "outside": float(outside)}
     whole, wait = np.median(three[0], axis=0)
