@@ -1,11 +1,9 @@
 """Data-parallel training, recorded in some blocks of steps and not in others: two ranks, run under `tracekit record`.
 
-As `_switchback.py` does it in one process. There are two models of the same kind: that of the blocks without a
-recording was wrapped while the hooks were taken out, so its gradients go straight to the process group. In some blocks
-(`held`) the model of the recorded ones trains with the hooks taken out: what is left is that torch calls a Python
-object for each bucket. No two models take quite the same time, so both are made anew every few rounds. Both ranks
-change at the same steps. Rank 0 prints one JSON object: per state and round the median and the mean step, and the CPU
-time of one, ms.
+As `_switchback.py` does it in one process, with one model: while its hooks are taken out, its reducer has the process
+group of the program, as it has in steps that are not followed. First as many steps go by as are followed whatever it
+costs. Both ranks change at the same steps. Rank 0 prints one JSON object: per state and round the median and the mean
+step, and the CPU time of one, ms.
 """
 
 import argparse
@@ -13,7 +11,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -21,8 +19,10 @@ from _switchback import STATES, TRANSITION, Recorder
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tracekit.collectors.groups import WORLD
+
 LAYERS, CALIBRATION_STEPS = 8, 50
-ROUNDS_OF_A_MODEL, FIRST_STEPS = 5, 10
+FIRST_STEPS = 300
 
 
 class RankRecorder(Recorder):
@@ -30,19 +30,23 @@ class RankRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.buckets = buckets = self._collectors["collectives"]._buckets
+        collectives = self._collectors["collectives"]
+        self._groups, self._buckets = collectives._groups, collectives._buckets
         self._patches += [
-            (owner, name, vars(owner).get(name), original) for owner, name, original, _ in buckets._patches._undo
+            (owner, name, vars(owner).get(name), original) for owner, name, original, _ in self._buckets._patches._undo
         ]
-        reducer = (dist, "Reducer", buckets._reducer, buckets._original)
-        self._patches.append(reducer)
-        self._of_rank = self._agent.phases, list(self._agent.after_backward)
+        self._phases, self._acts = self._agent.phases, self._agent.after_backward
 
     def set_rank(self, recorded: bool) -> None:
         """What is noted in a rank beside the hooks."""
-        phases, acts = self._of_rank
-        self._agent.phases = phases if recorded else None
-        self._agent.after_backward[:] = acts if recorded else []
+        if recorded:
+            self._groups.begun(WORLD)  # what went by unrecorded is no gap in what is seen
+        else:
+            self._groups.begin_apart(WORLD)
+        for reducer in self._buckets._reducers:
+            reducer._tracekit_give(ours=recorded and self._phases is not None and self._phases.follows)
+        self._agent.phases = self._phases if recorded else None
+        self._agent.after_backward = self._acts if recorded else []
 
 
 def main() -> None:
@@ -53,41 +57,35 @@ def main() -> None:
     parser.add_argument("--block", type=float, default=0.15, help="seconds")
     options = parser.parse_args()
     dist.init_process_group("gloo")
+    torch.manual_seed(0)
     torch.set_num_threads(1)
     recorder = RankRecorder()
+    layers = [nn.Linear(options.width, options.width) for _ in range(LAYERS)]
+    shared = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.2)
+    optimizer = torch.optim.SGD(shared.parameters(), lr=0.01)
 
-    def training() -> Callable[[int], float]:
-        """A step of a new model, by the size of the batch: how long it took, s."""
-        torch.manual_seed(0)
-        layers = [nn.Linear(options.width, options.width) for _ in range(LAYERS)]
-        shared = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.2)
-        optimizer = torch.optim.SGD(shared.parameters(), lr=0.01)
-
-        def step(size: int) -> float:
-            began = time.perf_counter()
-            loss = shared(torch.ones(size, options.width)).pow(2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return time.perf_counter() - began
-
-        return step
+    def step(size: int) -> float:
+        began = time.perf_counter()
+        loss = shared(torch.ones(size, options.width)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return time.perf_counter() - began
 
     recorder.set_rank(False)
     with recorder.taken_out():
-        plain = training()
         size = 64
         for _ in range(4):
-            took = 1e3 * statistics.median(plain(size) for _ in range(CALIBRATION_STEPS))
+            took = 1e3 * statistics.median(step(size) for _ in range(CALIBRATION_STEPS))
             size = max(round(size * options.step / took), 1)
             agreed = torch.tensor(size)
             dist.broadcast(agreed, 0)
             size = int(agreed)
     steps = max(round(options.block * 1e3 / options.step), 5)
     order = random.Random(0)
-    seen: dict[str, list[dict[str, float]]] = {state: [] for state in [*STATES, "held"]}
+    seen: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
 
-    def block(step: Callable[[int], float]) -> dict[str, float]:
+    def block() -> dict[str, float]:
         for _ in range(TRANSITION):
             step(size)
         cpu = time.process_time()
@@ -96,27 +94,16 @@ def main() -> None:
         mean, median = statistics.fmean(times), statistics.median(times)
         return {"median_ms": 1e3 * median, "mean_ms": 1e3 * mean, "cpu_ms": 1e3 * cpu / steps}
 
-    for number in range(options.rounds):
-        if number % ROUNDS_OF_A_MODEL == 0:
-            recorder.set_rank(True)
-            recorded = training()
-            for _ in range(FIRST_STEPS):
-                recorded(size)
+    recorder.set_rank(True)
+    for _ in range(FIRST_STEPS):
+        step(size)
+    recorder.set_rank(False)
+    for _ in range(options.rounds):
+        for state in order.sample(STATES, len(STATES)):
+            recorder.set_rank(state == "on")
+            with nullcontext() if state == "on" else recorder.taken_out():
+                seen[state].append(block())
             recorder.set_rank(False)
-            with recorder.taken_out():
-                plain = training()
-                for _ in range(FIRST_STEPS):
-                    plain(size)
-        for state in order.sample(list(seen), len(seen)):
-            if state == "on":
-                recorder.set_rank(True)
-                seen[state].append(block(recorded))
-                recorder.set_rank(False)
-                continue
-            recorder.buckets._is_off = True
-            with recorder.taken_out():
-                seen[state].append(block(recorded if state == "held" else plain))
-            recorder.buckets._is_off = False
     if dist.get_rank() == 0:
         print(json.dumps({"estimate": recorder.estimate(), "seen": seen, "size": size}))
     dist.barrier()

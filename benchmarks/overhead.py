@@ -115,9 +115,8 @@ def measure_batches(samples: int, processes: int, rounds: int) -> dict[str, obje
 
 
 def measure_ranks(step_ms: float, processes: int, rounds: int) -> dict[str, object]:
-    """The slowdowns of a step of two ranks, what recording takes of one, and of that the calls of a process group of
-    ours in Python, whatever they note, µs."""
-    seen: dict[str, list[dict[str, float]]] = {"off": [], "again": [], "on": [], "held": []}
+    """The slowdowns of a step of two ranks, and what recording takes of one, µs."""
+    seen: dict[str, list[dict[str, float]]] = {"off": [], "again": [], "on": []}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(processes):
             program = [*DDP_SWITCHBACK, "--step", str(step_ms), "--rounds", str(rounds)]
@@ -128,14 +127,13 @@ def measure_ranks(step_ms: float, processes: int, rounds: int) -> dict[str, obje
     figures: dict[str, object] = {}
     for key in ("median_ms", "mean_ms", "cpu_ms"):
         plain = [(first[key] + second[key]) / 2 for first, second in zip(seen["off"], seen["again"], strict=True)]
-        slowdown, held = (Ratio.of([each[key] for each in seen[state]], plain) for state in ("on", "held"))
+        slowdown = Ratio.of([each[key] for each in seen["on"]], plain)
         name = key.removesuffix("_ms")
         figures |= {
             f"{name}_step_ms": statistics.median(plain),
             f"floor_{name}": Ratio.of([each[key] for each in seen["again"]], [each[key] for each in seen["off"]]),
             f"tracekit_{name}": slowdown,
             f"us_per_step_{name}": (slowdown.median - 1) * statistics.median(plain) * 1e3,
-            f"us_per_step_of_the_group_{name}": (held.median - 1) * statistics.median(plain) * 1e3,
         }
     return figures
 

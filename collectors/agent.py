@@ -15,6 +15,7 @@ from tracekit import marks
 from tracekit.record.wire import STEPS_OF_A_LOOP, Kind
 
 from . import tracebacks
+from .entered import Passing
 from .governor import Governor, cold_ns
 from .loaders import Loaders
 from .naming import Naming
@@ -59,6 +60,7 @@ class Agent:
         self.before_exit: list[Callable[[], None]] = []
         self.after_backward: list[Callable[[], None]] = []
         self.phases: PhaseClock | None = None  # of a rank of several
+        self.in_pass: Passing | None = None  # while its buckets go past us
         self.on_settling: list[Callable[[], None]] = []
         self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], bool]] = []
@@ -179,6 +181,8 @@ class Agent:
         for act in self.on_step:
             act()
         self._act_at = min(self._write_at + 1, governor.settle_at)
+        if self.phases is not None:
+            self._act_at = min(self._act_at, self.phases.step_ended())
 
     def safe_point(self) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.

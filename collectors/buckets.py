@@ -4,6 +4,9 @@ Its reducer is C++ code that gives each bucket to the process group. It gets a g
 which notes the time and passes the bucket on: so the sums are those of the program, bit by bit. A communication hook of
 ours would not be: without one the reducer divides while it copies, or in the bucket, as the case may be, and with one
 not at all. A hook that the program has is timed around.
+
+In steps that are not followed the reducer has the program's own group again, where it can change its group and the
+group's backend counts what goes past us: that torch calls Python for a bucket costs 20 to 40 us, whatever we do then.
 """
 
 import sys
@@ -13,25 +16,21 @@ from dataclasses import dataclass
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, SOME_UNUSED, USED
 
 from .agent import Agent
+from .groups import NO_SEQUENCE
 from .in_flight import InFlight, Sent
 from .patching import Patches
 from .phase_clock import COMMUNICATION, FORWARD
+from .watched_group import counter_of, group_class, reducer_class
 
 if TYPE_CHECKING:
-    from .collectives import Collectives, Groups
+    from .collectives import Collectives
+    from .groups import Groups
 
-# What else a reducer may ask of its group. Torch runs a method that a Python group does not have itself with the
-# interpreter's lock held; and a thread of gloo waits for that lock, holding the queue that the method needs.
-_PASSED_ON = (
-    "broadcast", "reduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_coalesced",
-    "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
-    "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "send", "recv",
-    "recv_anysource", "barrier", "monitored_barrier",
-)  # fmt: skip
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
 _MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
@@ -65,6 +64,8 @@ class Buckets:
         self._patches = Patches()
         self._is_off = False
         self._passes: list[_Pass] = []
+        self._reducers: WeakSet[Any] = WeakSet()  # those with a group of ours
+        self._past_us: list[str] = []  # groups of which some go past us now
         spool = agent.spool
         self._bucket, self._used = spool.intern("bucket"), spool.intern(USED)
         self._all_used, self._some_unused = spool.intern(ALL_USED), spool.intern(SOME_UNUSED)
@@ -79,9 +80,9 @@ class Buckets:
         distributed, ddp, self._unseen = module.dist, module.DistributedDataParallel, torch._C.DisableTorchFunction
         if not hasattr(distributed, "Reducer"):
             return
-        self._group_class = _group_class(distributed.ProcessGroup, self)
+        self._group_class = group_class(distributed.ProcessGroup, self)
         self._original = distributed.Reducer
-        distributed.Reducer = self._reducer = _reducer_class(distributed.Reducer, self)
+        distributed.Reducer = self._reducer = reducer_class(distributed.Reducer, self)
         self._distributed = distributed
         self._patches.replace(distributed, "_register_comm_hook", self._timed_registration)
         self._patches.replace(ddp, "__init__", self._described)
@@ -95,6 +96,8 @@ class Buckets:
     def off(self) -> None:
         self._is_off = True
         self._patches.undo()
+        for reducer in list(self._reducers):
+            reducer._tracekit_give(ours=False)
         if self._distributed is not None and self._distributed.Reducer is self._reducer:
             self._distributed.Reducer = self._original
 
@@ -109,6 +112,8 @@ class Buckets:
             state = _Pass()
             group = self._group_class(value, state)
             self._passes.append(state)
+            if count := counter_of(value):
+                self._groups.count_by(self._groups.name(value), count)
             return group
         except Exception as error:
             self._agent.note_missing(
@@ -116,6 +121,43 @@ class Buckets:
                 f"its process group cannot be watched in this torch ({type(error).__name__}: {error})"[:200],
             )
             return value
+
+    def watches(self, reducer: Any) -> None:
+        """It has a group of ours."""
+        self._reducers.add(reducer)
+
+    def turn(self, follows: bool) -> None:
+        """Let buckets go past us where steps are not followed: those of all models that we can number afterwards."""
+        if follows:
+            self._see_all()
+            return
+        numbers: dict[str, Callable[[], int] | None] = {}
+        reducers, past = list(self._reducers), []
+        for reducer in reducers:
+            sort = reducer._tracekit[1].state.sort
+            if sort is None or sort.on_device or not reducer._tracekit_can_give:
+                continue
+            if sort.group not in numbers:
+                numbers[sort.group] = self._groups.unseen_from_here(sort.group)
+            if (number := numbers[sort.group]) is not None:
+                reducer._tracekit_give(ours=False)
+                past.append((sort, number))
+        self._past_us = [name for name, number in numbers.items() if number is not None]
+        if past and len(past) == len(reducers):
+            self._agent.after_backward.remove(self._backward_ended)
+            sort, number = past[-1]
+            if self._collectives.entered is not None:
+                self._agent.in_pass = self._collectives.entered.passing(self._bucket, sort.words, number)
+
+    def _see_all(self) -> None:
+        self._agent.in_pass = None
+        if self._backward_ended not in self._agent.after_backward:
+            self._agent.after_backward.append(self._backward_ended)
+        for name in self._past_us:
+            self._groups.seen_from_here(name)
+        for reducer in list(self._reducers) if self._past_us else ():
+            reducer._tracekit_give(ours=True)
+        self._past_us = []
 
     def _holds_gradients(self, tensor: Any) -> bool:
         with self._unseen():
@@ -130,7 +172,7 @@ class Buckets:
             begun = clock()
             if not self._holds_gradients(tensors[0]):
                 return False
-            self._enter(self._bucket, sort)
+            self._enter(self._bucket, sort, self._groups.begin(sort.group, counted=1))
             self._agent.governor.spent_ns += clock() - begun
             return True
         except Exception as error:
@@ -151,7 +193,15 @@ class Buckets:
         except Exception:
             return self._used
 
-    def reduced(self, group: Any, state: _Pass, tensors: Any, op: int, ready: int, work: Any) -> None:
+    def begin(self, group: Any) -> int:
+        """The number of what the reducer is about to send."""
+        try:
+            return self._groups.begin(self._groups.name(group), counted=1)
+        except Exception as error:
+            self._agent.fail("collectives", error)
+            return NO_SEQUENCE
+
+    def reduced(self, group: Any, state: _Pass, tensors: Any, op: int, number: int, ready: int, work: Any) -> None:
         """The reducer has sent something."""
         if self._is_off:
             return
@@ -159,7 +209,7 @@ class Buckets:
             begun, sort = clock(), self._sort(group, tensors[0])
             is_bucket = op == self._bucket
             how = self._number(state, sort) if is_bucket else ASYNC_CALL
-            self._add(op, sort, ready, ready, how, work.is_completed)
+            self._add(op, sort, number, ready, ready, how, work.is_completed)
             if is_bucket and state.seen == state.before and self._agent.phases is not None:
                 self._agent.phases.enter(COMMUNICATION)  # all gradients are there, as far as is known
             self._spent(clock() - begun)
@@ -183,17 +233,17 @@ class Buckets:
         state.seen, state.sort = state.seen + 1, sort
         return BUCKET + min(state.seen - 1, _MOST_BUCKETS)
 
-    def _add(self, op: int, sort: _Sort, ready: int, begun: int, how: int, is_done: Callable[[], bool]) -> None:
-        sequence = self._enter(op, sort)
+    def _add(
+        self, op: int, sort: _Sort, number: int, ready: int, begun: int, how: int, is_done: Callable[[], bool]
+    ) -> None:
+        self._enter(op, sort, number)
         self._in_flight.look()
-        self._in_flight.add(Sent(op, ready, begun, sort.words, sequence, sort.size, how, sort.on_device), is_done)
+        self._in_flight.add(Sent(op, ready, begun, sort.words, number, sort.size, how, sort.on_device), is_done)
 
-    def _enter(self, op: int, sort: _Sort) -> int:
-        """Count it, and have it told should the rank never come out of it."""
-        sequence = self._groups.next_sequence(sort.group)
+    def _enter(self, op: int, sort: _Sort, number: int) -> None:
+        """Have it told should the rank never come out of it."""
         if self._collectives.entered is not None:
-            self._collectives.entered.begin(op, sort.words, sequence)
-        return sequence
+            self._collectives.entered.begin(op, sort.words, number)
 
     def _backward_ended(self) -> None:
         try:
@@ -240,7 +290,8 @@ class Buckets:
             if not self._is_off:
                 try:
                     sort = self._sort(group, bucket.buffer())
-                    self._add(self._bucket, sort, ready, begun, self._number(state, sort), future.done)
+                    number = self._groups.begin(sort.group)
+                    self._add(self._bucket, sort, number, ready, begun, self._number(state, sort), future.done)
                     self._spent(clock() - begun)
                 except Exception as error:
                     self._agent.fail("collectives", error)
@@ -252,6 +303,11 @@ class Buckets:
 
     def _described(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                if self._agent.phases is not None:
+                    self._agent.phases.start_anew()  # what wrapping it sends, and its first passes, are to be seen
+            except Exception as error:
+                self._agent.fail("collectives", error)
             original(model, *args, **kwargs)
             try:
                 if self._agent.phases is not None:
@@ -271,7 +327,7 @@ class Buckets:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             phases = agent.phases
-            if phases is None:
+            if phases is None or not phases.follows:
                 return original(*args, **kwargs)
             phases.enter(FORWARD)
             try:
@@ -307,64 +363,3 @@ def _configuration(model: Any) -> dict[str, object]:
         "names": [name for name, _ in told],
         "sizes": [each.numel() * each.element_size() for _, each in told],
     }
-
-
-def _group_class(base: Any, buckets: Buckets) -> Any:
-    """A process group over the backends of another one; what the reducer reduces is seen."""
-
-    class Watched(base):  # type: ignore[misc]
-        def __init__(self, group: Any, state: _Pass) -> None:
-            super().__init__(group.rank(), group.size())
-            self._group, self._state = group, state
-            for number, device in enumerate(group._device_types):
-                backend = group._get_backend(device)
-                kind = getattr(base.BackendType, backend.name().upper(), base.BackendType.CUSTOM)
-                if number == 0:
-                    self._set_default_backend(kind)
-                self._register_backend(device, kind, backend)
-
-        def allreduce(self, tensors: Any, *options: Any) -> Any:
-            if buckets.passed_by(self._state, tensors):
-                return self._group.allreduce(tensors, *options)
-            op, ready = buckets.op_of(tensors), clock()
-            work = self._group.allreduce(tensors, *options)
-            buckets.reduced(self._group, self._state, tensors, op, ready, work)
-            return work
-
-        def getRank(self) -> Any:
-            return self._group.rank()
-
-        def getSize(self) -> Any:
-            return self._group.size()
-
-        def getBackendName(self) -> Any:
-            return self._group.name()
-
-    for name in _PASSED_ON:
-        if hasattr(base, name):
-            setattr(Watched, name, _passed_on(name))
-    return Watched
-
-
-def _passed_on(name: str) -> Callable[..., Any]:
-    """A method that the group which ours stands for does, as it lets the interpreter's lock go."""
-
-    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(group._group, name)(*args, **kwargs)
-
-    return method
-
-
-def _reducer_class(base: Any, buckets: Buckets) -> Any:
-    """The reducer with a group of ours, which lives as long as it does."""
-
-    class Reducer(base):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            given = [buckets.group_for(each) for each in args]
-            named = {name: buckets.group_for(each) for name, each in kwargs.items()}
-            super().__init__(*given, **named)
-            both = zip((*args, *kwargs.values()), (*given, *named.values()), strict=True)
-            self._tracekit: tuple[Any, Any] = next((pair for pair in both if pair[0] is not pair[1]), (None, None))
-
-    Reducer.__name__, Reducer.__qualname__, Reducer.__module__ = base.__name__, base.__qualname__, base.__module__
-    return Reducer

@@ -17,6 +17,7 @@ from tracekit.record.wire import ASYNC_CALL, CALL
 from .agent import Agent
 from .buckets import Buckets
 from .entered import Entered
+from .groups import Groups
 from .in_flight import NOT_SEEN, InFlight, Sent
 from .patching import Patches
 from .phase_clock import COMMUNICATION, PhaseClock
@@ -29,37 +30,6 @@ _OF_ALL = (
 )  # fmt: skip
 # Not isend and irecv, which `batch_isend_irecv` wants to be torch's own.
 _OF_TWO = ("recv", "send", "recv_object_list", "send_object_list")
-WORLD, NO_SEQUENCE = "world", -1
-
-
-class Groups:
-    """The groups of ranks by name, and how many collectives each has had."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
-        self._had: dict[str, int] = {}
-        self._made = 0  # how often the program has made its groups
-
-    def start_anew(self) -> None:
-        """The program makes its groups, perhaps again: torch then gives them the names of the former ones."""
-        self._made += 1
-        self._had.clear()
-
-    def name(self, group: Any) -> str:
-        """What it is called on all of its ranks; "" where this rank is not in it."""
-        again = f" #{self._made}" if self._made > 1 else ""
-        if group is None or group is self._module.GroupMember.WORLD:
-            return WORLD + again
-        name = getattr(group, "group_name", "")
-        return f"{name}{again}" if name else ""
-
-    def next_sequence(self, group: str) -> int:
-        """The ranks of a group do everything in one order, so this is the same number on all of them."""
-        if not group:
-            return NO_SEQUENCE
-        number = self._had.get(group, 0)
-        self._had[group] = number + 1
-        return number
 
 
 class Collectives:
@@ -93,7 +63,7 @@ class Collectives:
         self._forget_phases()
 
     def _forget_phases(self) -> None:
-        self.entered = None
+        self.entered = self._agent.in_pass = None
         phases, self._agent.phases = self._agent.phases, None
         if phases is not None:
             phases.stop()
@@ -121,12 +91,21 @@ class Collectives:
                 agent.describe(rank=module.get_rank(), world_size=ranks)
                 if ranks > 1 and agent.phases is None:
                     agent.phases = PhaseClock(agent)
+                    agent.phases.on_turn.append(self._turned)
                     self.entered = Entered(agent)
             except Exception as error:
                 self._agent.fail("collectives", error)
             return result
 
         return init_process_group
+
+    def _turned(self, follows: bool) -> None:
+        """From here on steps are followed, or are not any more."""
+        try:
+            if self._buckets is not None and not self._is_off:
+                self._buckets.turn(follows)
+        except Exception as error:
+            self._agent.fail("collectives", error)
 
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, inside = self._agent, self._inside
@@ -159,9 +138,9 @@ class Collectives:
         agent, spool = self._agent, self._agent.spool
         size, dtype, device = _largest(values)
         name = self._groups.name(group)
-        sequence = self._groups.next_sequence(name) if of_all else NO_SEQUENCE
+        sequence = self._groups.begin(name) if of_all else self._groups.begin_apart(name)
         words = spool.intern(name) | spool.intern(dtype) << 32
-        if agent.phases is not None:
+        if agent.phases is not None and agent.phases.follows:
             agent.phases.enter(COMMUNICATION)
         if self.entered is not None:
             self.entered.begin(op, words, sequence)
@@ -169,12 +148,13 @@ class Collectives:
         agent.governor.spent_ns += now - began
         return Sent(op, now, now, words, sequence, size, CALL, device not in ("cpu", ""))
 
-    def end(self, sent: Sent, work: Any, is_over: bool) -> None:
+    def end(self, sent: Sent, group: Any, work: Any, is_over: bool) -> None:
         import torch
 
         end = clock()
         agent = self._agent
-        if agent.phases is not None:
+        self._groups.begun(self._groups.name(group))
+        if agent.phases is not None and agent.phases.follows:
             agent.phases.leave(COMMUNICATION)
         if isinstance(work, torch.distributed.Work):
             sent.how = ASYNC_CALL
@@ -209,7 +189,7 @@ class _Call:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             if self._sent is not None:
-                self._collectives.end(self._sent, self.work, kind is None)
+                self._collectives.end(self._sent, self._what[1], self.work, kind is None)
         except Exception as failure:
             self._collectives.failed(failure)
 

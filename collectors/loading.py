@@ -219,7 +219,7 @@ class Loading:
                 if agent.safe_point_due:
                     agent.safe_point()
                 makes_it = iterator._tracekit.makes_batches
-                if agent.phases is not None:
+                if agent.phases is not None and agent.phases.follows:
                     agent.phases.enter(LOADING)
             except Exception as error:
                 agent.fail("loading", error)
@@ -230,7 +230,7 @@ class Loading:
                 self._end(iterator)
                 raise
             finally:
-                if agent.phases is not None:
+                if agent.phases is not None and agent.phases.follows:
                     agent.phases.leave(LOADING)
             end = clock()
             try:

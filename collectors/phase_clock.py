@@ -6,6 +6,7 @@ which phase, is told by how long each rank took for its own work; and what it wa
 
 import os
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
@@ -53,6 +54,7 @@ class PhaseClock:
         self._open: list[str] = []  # none of a step that is not followed
         self._step, self._block = -1, -1
         self.follows = True  # this step: its phases, and the buckets that are sent in it
+        self.on_turn: list[Callable[[bool], None]] = []  # told of `follows` when that changes
         self._followed = 0
         self._spent_ns = 0  # in this step
         self._away_ns, self._waited_ns = 0, -1  # when it was asked last: time off the CPU, and of it waiting for one
@@ -64,7 +66,8 @@ class PhaseClock:
 
     def enter(self, phase: str) -> None:
         """The loop goes into a phase, from which it comes back."""
-        if get_ident() == self._thread and self._in_followed_step():
+        if self.follows and get_ident() == self._thread:
+            self._begin_step()
             if phase in (LOADING, OPTIMIZER) and phase in self._open:  # it was left by an exception
                 del self._open[self._open.index(phase) :]
             self._open.append(phase)
@@ -72,7 +75,8 @@ class PhaseClock:
 
     def leave(self, phase: str) -> None:
         """It has come back, also out of what was entered meanwhile and never left."""
-        if get_ident() == self._thread and self._in_followed_step() and phase in self._open:
+        if self.follows and get_ident() == self._thread and phase in self._open:
+            self._begin_step()
             while self._open.pop() != phase:
                 pass
             self._change(self._open[-1] if self._open else OTHER)
@@ -87,6 +91,21 @@ class PhaseClock:
         if self.by_calls:
             self.leave(FORWARD)
 
+    def step_ended(self) -> int:
+        """Decide whether the next step is followed. The number of steps when to call this again at the latest.
+
+        Nowhere else: where a phase is entered torch may hold a lock that who is told of the turn needs.
+        """
+        if get_ident() == self._thread:
+            self._begin_step()
+            self._turn(self._is_followed())
+        return (self._agent.governor.steps // _ON_END + 1) * _ON_END
+
+    def start_anew(self) -> None:
+        """Follow the steps that come as if they were the first ones."""
+        self._followed, self._block = 0, -1
+        self._turn(True)
+
     def stop(self) -> None:
         """In a forked child, or where the collector is off."""
         if self._schedstat >= 0:
@@ -98,21 +117,24 @@ class PhaseClock:
         self._spent_ns += ns
         self._agent.governor.spent_ns += ns
 
-    def _in_followed_step(self) -> bool:
-        if self._agent.governor.steps != self._step:
-            self._begin_step()
-        return self.follows
-
     def _begin_step(self) -> None:
+        if self._agent.governor.steps == self._step:
+            return
         self._step = self._agent.governor.steps
         if self.follows and self._spent_ns:
             self._costs.append(self._spent_ns)
         self._spent_ns = 0
-        followed, self.follows = self.follows, self._is_followed()
         self._followed += self.follows
-        if followed and not self.follows:
+
+    def _turn(self, follows: bool) -> None:
+        if follows == self.follows:
+            return
+        self.follows = follows
+        if not follows:
             self._open.clear()
             self._note(NOT_KNOWN, clock())
+        for act in self.on_turn:
+            act(follows)
 
     def _change(self, phase: str) -> None:
         began = clock()
@@ -128,7 +150,7 @@ class PhaseClock:
 
     def _is_followed(self) -> bool:
         governor, block = self._agent.governor, self._step // _ON_END
-        if self._followed < _FIRST_STEPS:
+        if self._followed <= _FIRST_STEPS or not self._costs:  # this one is counted
             return True
         if block == self._block:
             return self.follows

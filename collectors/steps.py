@@ -10,6 +10,7 @@ from tracekit.record.wire import Kind
 
 from .agent import Agent
 from .backward import Backward
+from .entered import IN_IT, OVER
 from .patching import Patches
 from .phase_clock import BACKWARD as IN_BACKWARD
 from .phase_clock import OPTIMIZER as IN_OPTIMIZER
@@ -59,8 +60,9 @@ class Steps:
 
     def _optimizer_begins(self, optimizer: object, args: object, kwargs: object) -> None:
         try:
-            if self._agent.phases is not None:
-                self._agent.phases.enter(IN_OPTIMIZER)
+            phases = self._agent.phases
+            if phases is not None and phases.follows:
+                phases.enter(IN_OPTIMIZER)
         except Exception as error:
             self._agent.fail("steps", error)
         self._began[id(optimizer)] = clock()
@@ -77,7 +79,7 @@ class Steps:
             number = known[0] if known is not None else self._meet(optimizer)
             agent.spool.note((self._optimizer, threads.current().tid, start, end, number, 0, 0, 0, 0, 0, _PHASE))
             agent.step_source(OPTIMIZER)
-            if agent.phases is not None:
+            if agent.phases is not None and agent.phases.follows:
                 agent.phases.leave(IN_OPTIMIZER)
         except Exception as error:
             agent.fail("steps", error)
@@ -113,11 +115,15 @@ class Steps:
         name = agent.spool.intern("backward")
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
+            passing = None
             try:
                 if agent.safe_point_due:
                     agent.safe_point()
-                if agent.phases is not None:
+                if agent.phases is not None and agent.phases.follows:
                     agent.phases.enter(IN_BACKWARD)
+                if (passing := agent.in_pass) is not None:
+                    number = passing.next()
+                    passing.say(number, *IN_IT)
             except Exception as error:
                 agent.fail("steps", error)
             start = clock()
@@ -126,9 +132,11 @@ class Steps:
             finally:
                 end = clock()
                 try:
+                    if passing is not None:
+                        passing.say(number, *OVER)
                     for act in agent.after_backward:
                         act()
-                    if agent.phases is not None:
+                    if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:
                         self.backward.engine_ended()

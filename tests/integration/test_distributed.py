@@ -164,18 +164,38 @@ def test_no_rank_is_named_where_none_is_late(tmp_path: Path) -> None:
     assert tree["load balance"] * tree["serialization"] * tree["transfer"] == pytest.approx(tree["parallel"])
 
 
-def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
-    words = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", *torchrun(2, "hanging_ranks.py")]
-    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as recording:
+def hung(folder: Path, *words: str) -> dict[str, object]:
+    """What is told of two ranks of which the first waits for the second."""
+    command = [*TRACEKIT, "record", "-q", "-o", str(folder), "--", *torchrun(2, "hanging_ranks.py", *words)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as recording:
         assert recording.stdout is not None
         assert recording.stdout.readline() == b"waiting\n"
-        time.sleep(1)  # the other one is in the all-reduce by then
+        time.sleep(1)  # the other one is in it by then
         recording.send_signal(signal.SIGTERM)
         recording.wait(timeout=120)
-    (never,) = [each for each in analyze(open_run(tmp_path / "run")).findings if each.id == "distributed.never_ended"]
-    evidence = {"op": "all_reduce", "sequence": 2, "ranks": [0], "missing": [[1, 1]]}
-    assert json.loads(json.dumps({key: never.evidence[key] for key in evidence})) == evidence
+    (never,) = [each for each in analyze(open_run(folder)).findings if each.id == "distributed.never_ended"]
     assert "rank 1 never came to it" in never.title
+    found: dict[str, object] = json.loads(json.dumps(never.evidence))
+    return found
+
+
+def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
+    found = hung(tmp_path / "run")
+    evidence = {"op": "all_reduce", "sequence": 2, "ranks": [0], "missing": [[1, 1]]}
+    assert {key: found[key] for key in evidence} == evidence
+
+
+def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_path: Path) -> None:
+    """GIVEN a thousand steps that are shorter than what it would cost to follow all of them, and a rank that does not
+    come to the one bucket of the last one."""
+    found = hung(tmp_path / "run", "--bucket")
+    assert found["op"] == "bucket" and found["ranks"] == [0]
+    number = found["sequence"]
+    assert isinstance(number, int) and number >= 999 and found["missing"] == [[1, number - 1]]
+    seen = open_run(tmp_path / "run").sql(
+        "SELECT process FROM collectives WHERE bucket = 0 GROUP BY 1 HAVING count(*) < 900"
+    )
+    assert len(seen) == 2
 
 
 def test_what_is_gathered_and_scattered_of_sharded_parameters_is_recorded(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_of_short_steps_only_as_many_are_followed_as_the_budget_pays_for(monkeyp
     clock = PhaseClock(agent)
     for step in range(4000):
         agent.governor.steps = step
+        clock.step_ended()
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
             clock.enter(phase)
             clock.leave(phase)
@@ -101,6 +102,7 @@ def test_ranks_follow_the_same_steps_many_on_end(monkeypatch: pytest.MonkeyPatch
         clock, seen = PhaseClock(agent), set()
         for step in range(2000):
             agent.governor.steps = step
+            clock.step_ended()
             before = len(agent.noted)
             clock.enter(FORWARD)
             clock.leave(FORWARD)
@@ -117,6 +119,36 @@ def test_ranks_follow_the_same_steps_many_on_end(monkeypatch: pytest.MonkeyPatch
         assert 20 < len(blocks) < 100 and set(blocks.values()) == {16}
 
 
+def test_whether_a_step_is_followed_is_known_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN who asks at the end of a step, whenever that is said to be due THEN all that is told then holds for the
+    steps up to the next time; and from a new start on as many are followed as at the first one."""
+    agent: Any = Agent(monkeypatch, step_ns=200_000)
+    clock = PhaseClock(agent)
+    told: list[bool] = []
+    clock.on_turn.append(told.append)
+    due, turns = 0, 0
+    for step in range(2000):
+        agent.governor.steps = step
+        if step >= due:
+            before, due = len(told), clock.step_ended()
+            assert step < due <= step + 16
+            turns += len(told) - before
+            assert not told or told[-1] == clock.follows
+        if clock.follows:
+            before = len(told)
+            clock.enter(FORWARD)
+            clock.leave(FORWARD)
+            assert len(told) == before
+    assert turns == len(told) > 10 and told[:2] == [False, True]
+    clock.start_anew()
+    assert clock.follows and told[-1]
+    for step in range(2000, 2256):
+        agent.governor.steps = step
+        clock.step_ended()
+        assert clock.follows
+    clock.stop()
+
+
 def test_what_a_step_that_is_not_followed_is_left_in_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN steps that end in the optimizer, and one whose backward pass was never left THEN what follows the gap is
     told of its phases from its first one on."""
@@ -126,10 +158,12 @@ def test_what_a_step_that_is_not_followed_is_left_in_is_not_known(monkeypatch: p
         clock.enter(BACKWARD)
         clock.enter(OPTIMIZER)
         agent.governor.steps = step + 1
+        clock.step_ended()
         clock.leave(OPTIMIZER)
     assert agent.phases()[-3:] == [BACKWARD, OPTIMIZER, NOT_KNOWN]
     agent.governor.typical_step_ns = 1 << 40
     agent.governor.steps = 1000
+    clock.step_ended()
     clock.enter(FORWARD)
     clock.leave(FORWARD)
     assert agent.phases()[-3:] == [NOT_KNOWN, FORWARD, OTHER]

@@ -1,5 +1,7 @@
-"""Two ranks of which one never comes to the third all-reduce, started by torchrun. Nothing of it ends by itself."""
+"""Two ranks of which one never comes to the third all-reduce, or to a late bucket of a model (`--bucket`), started by
+torchrun. Nothing of it ends by itself."""
 
+import sys
 import time
 from datetime import timedelta
 
@@ -7,8 +9,24 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+
+
+def leave_the_other_alone() -> None:
+    print("waiting", flush=True)
+    time.sleep(300)
+
+
+if "--bucket" in sys.argv:
+    torch.set_num_threads(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(1000):
+        loss = model(torch.ones(2, 8)).sum()
+        if number == 999 and dist.get_rank() == 1:
+            leave_the_other_alone()
+        loss.backward()
+        optimizer.step()
 for number in range(3):
     if number == 2 and dist.get_rank() == 1:
-        print("waiting", flush=True)
-        time.sleep(300)
+        leave_the_other_alone()
     dist.all_reduce(torch.ones(10))

@@ -1,0 +1,111 @@
+"""The groups of ranks: what they are called, and the number of each collective that one does together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+WORLD, NO_SEQUENCE = "world", -1
+# As many collectives in a row must have been seen before some may go past us: what a program does that we do not see it
+# has then done.
+_SEEN_ENOUGH = 64
+
+
+@dataclass
+class _Numbers:
+    """The `next` number of a group. `count` says how many collectives its backend has begun; `counted` is what it said
+    when `next` was true. So many `in_a_row` were seen, each of them; `is_seen` says whether those that begin now are.
+    """
+
+    next: int = 0
+    count: Callable[[], int] | None = None
+    counted: int = 0
+    in_a_row: int = 0
+    is_seen: bool = True
+
+    def look(self) -> int:
+        """The next number, now."""
+        if self.count is not None:
+            counted = self.count()
+            if counted != self.counted:
+                if self.is_seen:  # they have no numbers, on no rank
+                    self.in_a_row = 0
+                else:
+                    self.next += counted - self.counted
+                self.counted = counted
+        return self.next
+
+
+class Groups:
+    """The groups of ranks by name.
+
+    The ranks of a group do everything in one order: so what is seen by all of them can be counted. Where a rank lets
+    some go past (`unseen_from_here`), which others may see, the group's backend has counted those for it.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._numbers: dict[str, _Numbers] = {}
+        self._made = 0  # how often the program has made its groups
+
+    def start_anew(self) -> None:
+        """The program makes its groups, perhaps again: torch then gives them the names of the former ones."""
+        self._made += 1
+        self._numbers.clear()
+
+    def name(self, group: Any) -> str:
+        """What it is called on all of its ranks; "" where this rank is not in it."""
+        again = f" #{self._made}" if self._made > 1 else ""
+        if group is None or group is self._module.GroupMember.WORLD:
+            return WORLD + again
+        name = getattr(group, "group_name", "")
+        return f"{name}{again}" if name else ""
+
+    def begin(self, name: str, counted: int = 0) -> int:
+        """The number of the collective that is about to begin, the same on all ranks of the group. Its backend will
+        have `counted` so many then; where that is not known, `begun` is to be called."""
+        if not name:
+            return NO_SEQUENCE
+        numbers = self._of(name)
+        number = numbers.look()
+        numbers.next = number + 1
+        numbers.counted += counted
+        numbers.in_a_row += 1
+        return number
+
+    def begin_apart(self, name: str) -> int:
+        """Something is about to begin that not all ranks of the group take part in: it has no number."""
+        if name in self._numbers:
+            self._numbers[name].look()
+        return NO_SEQUENCE
+
+    def begun(self, name: str) -> None:
+        """What was seen has begun: whatever the backend of its group has counted meanwhile was that."""
+        numbers = self._numbers.get(name)
+        if numbers is not None and numbers.count is not None:
+            numbers.counted = numbers.count()
+
+    def count_by(self, name: str, count: Callable[[], int]) -> None:
+        """The backend of a group counts what it begins."""
+        numbers = self._of(name)
+        if numbers.count is None:
+            numbers.count, numbers.counted = count, count()
+
+    def unseen_from_here(self, name: str) -> Callable[[], int] | None:
+        """Collectives of the group may go past us from now on. Says what to call for the number of the next one; None,
+        and they may not, where nobody counts them, or where lately some were counted that we have not seen."""
+        numbers = self._of(name)
+        numbers.look()
+        if numbers.count is None or numbers.in_a_row < _SEEN_ENOUGH:
+            return None
+        numbers.is_seen = False
+        return numbers.look
+
+    def seen_from_here(self, name: str) -> None:
+        """They do not any more."""
+        numbers = self._of(name)
+        numbers.look()
+        numbers.is_seen = True
+
+    def _of(self, name: str) -> _Numbers:
+        return self._numbers.setdefault(name, _Numbers())
