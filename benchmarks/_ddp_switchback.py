@@ -44,7 +44,7 @@ class RankRecorder(Recorder):
         else:
             self._groups.begin_apart(WORLD)
         for reducer in self._buckets._reducers:
-            reducer._tracekit_give(ours=recorded and self._phases is not None and self._phases.follows)
+            reducer._tracekit_give(ours=recorded and not self._buckets._lets_past)
         self._agent.phases = self._phases if recorded else None
         self._agent.after_backward = self._acts if recorded else []
 

@@ -182,7 +182,10 @@ class Agent:
             act()
         self._act_at = min(self._write_at + 1, governor.settle_at)
         if self.phases is not None:
-            self._act_at = min(self._act_at, self.phases.step_ended())
+            try:
+                self._act_at = min(self._act_at, self.phases.step_ended())
+            except Exception as error:
+                self.fail("collectives", error)
 
     def safe_point(self) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.

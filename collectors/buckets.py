@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, SOME_UNUSED, USED
+from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUSED, USED
 
 from .agent import Agent
 from .groups import NO_SEQUENCE
@@ -46,7 +46,7 @@ class _Sort:
     on_device: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class _Pass:
     """The buckets of one model in the backward pass that is under way, and how many the one before had. `sort` is that
     of the last one that was looked at."""
@@ -63,11 +63,12 @@ class Buckets:
         self._agent, self._collectives, self._groups, self._in_flight = agent, collectives, groups, in_flight
         self._patches = Patches()
         self._is_off = False
-        self._passes: list[_Pass] = []
+        self._passes: WeakSet[_Pass] = WeakSet()
         self._reducers: WeakSet[Any] = WeakSet()  # those with a group of ours
-        self._past_us: list[str] = []  # groups of which some go past us now
+        self._lets_past = False  # buckets of a step that is not followed
+        self._is_joined = False  # ranks with fewer inputs go on without a backward pass
         spool = agent.spool
-        self._bucket, self._used = spool.intern("bucket"), spool.intern(USED)
+        self._bucket, self._passed, self._used = spool.intern("bucket"), spool.intern(PASSED), spool.intern(USED)
         self._all_used, self._some_unused = spool.intern(ALL_USED), spool.intern(SOME_UNUSED)
         self._configurations: deque[dict[str, object]] = deque(maxlen=_MOST_MODELS)
         self._distributed: Any = None
@@ -87,17 +88,16 @@ class Buckets:
         self._patches.replace(distributed, "_register_comm_hook", self._timed_registration)
         self._patches.replace(ddp, "__init__", self._described)
         self._patches.replace(ddp, "forward", self._in_forward)
+        if hasattr(ddp, "join_hook"):
+            self._patches.replace(ddp, "join_hook", self._joined)
         if hasattr(ddp, "_distributed_broadcast_coalesced"):
             self._patches.replace(ddp, "_distributed_broadcast_coalesced", self._timed_broadcast)
         self._agent.after_backward.append(self._backward_ended)
         self._agent.facts_now.append(self._facts)
-        self._agent.after_fork.append(self._configurations.clear)
 
     def off(self) -> None:
         self._is_off = True
         self._patches.undo()
-        for reducer in list(self._reducers):
-            reducer._tracekit_give(ours=False)
         if self._distributed is not None and self._distributed.Reducer is self._reducer:
             self._distributed.Reducer = self._original
 
@@ -111,7 +111,7 @@ class Buckets:
         try:
             state = _Pass()
             group = self._group_class(value, state)
-            self._passes.append(state)
+            self._passes.add(state)
             if count := counter_of(value):
                 self._groups.count_by(self._groups.name(value), count)
             return group
@@ -122,49 +122,53 @@ class Buckets:
             )
             return value
 
-    def watches(self, reducer: Any) -> None:
-        """It has a group of ours."""
-        self._reducers.add(reducer)
+    def watches(self, reducer: Any, these: bool) -> None:
+        """Whether it has a group of ours."""
+        (self._reducers.add if these else self._reducers.discard)(reducer)
 
     def turn(self, follows: bool) -> None:
-        """Let buckets go past us where steps are not followed: those of all models that we can number afterwards."""
+        """Let buckets go past us where steps are not followed, if we can number them afterwards: those of all models
+        that share one group."""
         if follows:
             self._see_all()
             return
-        numbers: dict[str, Callable[[], int] | None] = {}
-        reducers, past = list(self._reducers), []
-        for reducer in reducers:
-            sort = reducer._tracekit[1].state.sort
-            if sort is None or sort.on_device or not reducer._tracekit_can_give:
-                continue
-            if sort.group not in numbers:
-                numbers[sort.group] = self._groups.unseen_from_here(sort.group)
-            if (number := numbers[sort.group]) is not None:
-                reducer._tracekit_give(ours=False)
-                past.append((sort, number))
-        self._past_us = [name for name, number in numbers.items() if number is not None]
-        if past and len(past) == len(reducers):
+        for state in list(self._passes):
+            state.seen = 0
+        sorts = {each: each._tracekit[1].state.sort for each in list(self._reducers)}
+        past = {each: sort for each, sort in sorts.items() if sort and not sort.on_device and each._tracekit_can_give}
+        if self._is_joined or len({sort.group for sort in past.values()}) != 1 or self._collectives.entered is None:
+            return
+        last = list(past.values())[-1]
+        numbers = self._groups.numbers_for_unseen(last.group)
+        passing = numbers and self._collectives.entered.passing(self._passed, last.words, numbers)
+        if not passing:
+            return
+        self._lets_past, self._agent.in_pass = True, passing
+        for reducer in past:
+            reducer._tracekit_give(ours=False)
+        if len(past) == len(sorts) and self._in_flight.is_empty and self._backward_ended in self._agent.after_backward:
             self._agent.after_backward.remove(self._backward_ended)
-            sort, number = past[-1]
-            if self._collectives.entered is not None:
-                self._agent.in_pass = self._collectives.entered.passing(self._bucket, sort.words, number)
 
     def _see_all(self) -> None:
         self._agent.in_pass = None
         if self._backward_ended not in self._agent.after_backward:
             self._agent.after_backward.append(self._backward_ended)
-        for name in self._past_us:
-            self._groups.seen_from_here(name)
-        for reducer in list(self._reducers) if self._past_us else ():
+        for reducer in list(self._reducers) if self._lets_past else ():
             reducer._tracekit_give(ours=True)
-        self._past_us = []
+        self._lets_past = False
+
+    def start_anew(self) -> None:
+        """In a forked child, whose parent's models these are."""
+        self._configurations.clear()
+        self._reducers.clear()
+        self._see_all()
 
     def _holds_gradients(self, tensor: Any) -> bool:
         with self._unseen():
             return bool(tensor.is_floating_point() or tensor.is_complex())
 
-    def passed_by(self, state: _Pass, tensors: Any) -> bool:
-        """Whether what the reducer is about to send is a bucket of a step that is not followed. It is counted."""
+    def passed_by(self, state: _Pass, tensors: Any, number: int) -> bool:
+        """Whether what the reducer is about to send is a bucket of a step that is not followed."""
         try:
             phases, sort = self._agent.phases, state.sort
             if phases is None or phases.follows or sort is None or self._is_off:
@@ -172,7 +176,7 @@ class Buckets:
             begun = clock()
             if not self._holds_gradients(tensors[0]):
                 return False
-            self._enter(self._bucket, sort, self._groups.begin(sort.group, counted=1))
+            self._enter(self._bucket, sort, number)
             self._agent.governor.spent_ns += clock() - begun
             return True
         except Exception as error:
@@ -193,13 +197,29 @@ class Buckets:
         except Exception:
             return self._used
 
-    def begin(self, group: Any) -> int:
-        """The number of what the reducer is about to send."""
+    def begin(self, group: Any, counted: int) -> int:
+        """The number of what the reducer is about to send, which the backend will count so many times."""
+        if self._is_off:
+            return NO_SEQUENCE
         try:
-            return self._groups.begin(self._groups.name(group), counted=1)
+            return self._groups.begin(self._groups.name(group), counted)
         except Exception as error:
             self._agent.fail("collectives", error)
             return NO_SEQUENCE
+
+    def begin_apart(self, group: Any) -> None:
+        """The reducer is about to send what has no number."""
+        try:
+            self._groups.begin_apart(self._groups.name(group))
+        except Exception as error:
+            self._agent.fail("collectives", error)
+
+    def begun(self, group: Any) -> None:
+        """What the backend counts an unknown number of times has been sent."""
+        try:
+            self._groups.begun(self._groups.name(group))
+        except Exception as error:
+            self._agent.fail("collectives", error)
 
     def reduced(self, group: Any, state: _Pass, tensors: Any, op: int, number: int, ready: int, work: Any) -> None:
         """The reducer has sent something."""
@@ -247,7 +267,7 @@ class Buckets:
 
     def _backward_ended(self) -> None:
         try:
-            for state in self._passes:
+            for state in list(self._passes):
                 if state.seen:
                     state.before, state.seen = state.seen, 0
             # The reducer has waited for all of them, unless the pass has failed.
@@ -272,11 +292,14 @@ class Buckets:
     def _timed_hook(self, original: Callable[..., Any], reducer: Any) -> Callable[..., Any]:
         group = getattr(reducer, "_tracekit", (None, None))[0]
         state = _Pass()
-        self._passes.append(state)
+        self._passes.add(state)
 
         def hook(of_program: Any, bucket: Any) -> Any:
-            if self.passed_by(state, (bucket.buffer(),)):
-                return original(of_program, bucket)
+            number = self.begin(group, counted=0)
+            if self.passed_by(state, (bucket.buffer(),), number):
+                future = original(of_program, bucket)
+                self.begun(group)
+                return future
             phases, ready = self._agent.phases, clock()
             if phases is not None:
                 phases.enter(COMMUNICATION)
@@ -290,7 +313,7 @@ class Buckets:
             if not self._is_off:
                 try:
                     sort = self._sort(group, bucket.buffer())
-                    number = self._groups.begin(sort.group)
+                    self.begun(group)
                     self._add(self._bucket, sort, number, ready, begun, self._number(state, sort), future.done)
                     self._spent(clock() - begun)
                 except Exception as error:
@@ -336,6 +359,20 @@ class Buckets:
                 phases.leave(FORWARD)
 
         return forward
+
+    def _joined(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Of uneven inputs: a rank that has no more sends buckets of its own beside those of the others."""
+
+        def join_hook(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self._is_joined = True
+                if self._agent.phases is not None:
+                    self._agent.phases.start_anew()
+            except Exception as error:
+                self._agent.fail("collectives", error)
+            return original(*args, **kwargs)
+
+        return join_hook
 
     def _timed_broadcast(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Buffers that rank 0 gives to all: those of batch norms, before each forward pass."""

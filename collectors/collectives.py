@@ -53,14 +53,16 @@ class Collectives:
     def off(self) -> None:
         # The functions stay replaced: torch.distributed has taken ours by name, and torch compares them.
         self._is_off = True
+        self._forget_phases()
         if self._buckets is not None:
             self._buckets.off()
-        self._forget_phases()
 
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
         self._in_flight.forget()
         self._forget_phases()
+        if self._buckets is not None:
+            self._buckets.start_anew()
 
     def _forget_phases(self) -> None:
         self.entered = self._agent.in_pass = None
@@ -74,6 +76,7 @@ class Collectives:
             if hasattr(module, name):
                 self._patches.replace(module, name, self._timed)
         self._patches.replace(module, "init_process_group", lambda original: self._described(original, module))
+        self._patches.replace(module, "destroy_process_group", self._let_go)
 
     def _hook_ddp(self, module: ModuleType) -> None:
         if hasattr(self, "_groups"):  # a torch without distributed has none
@@ -98,6 +101,18 @@ class Collectives:
             return result
 
         return init_process_group
+
+    def _let_go(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if self._agent.phases is not None:
+                    self._agent.phases.start_anew()
+                self._groups.stop_counting()
+            except Exception as error:
+                self._agent.fail("collectives", error)
+            return original(*args, **kwargs)
+
+        return destroy_process_group
 
     def _turned(self, follows: bool) -> None:
         """From here on steps are followed, or are not any more."""
@@ -168,6 +183,8 @@ class Collectives:
         self._in_flight.look()
         if self.entered is not None and is_over and self._in_flight.is_empty:
             self.entered.end()
+        if agent.in_pass is not None:
+            agent.in_pass.again()
         agent.governor.spent_ns += clock() - end
 
 

@@ -4,26 +4,49 @@ import os
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tracekit.record.wire import RECORD, Kind
 
+from .groups import Numbers
 from .spool import Mapped, threads
 
 if TYPE_CHECKING:
     from .agent import Agent
 
-
 _IN_IT, _OVER = 0, 1
-IN_IT, OVER = ((0, 0, 0, each, int(Kind.ENTERED)) for each in (_IN_IT, _OVER))
+_ENTERED = int(Kind.ENTERED)
 
 
-class Passing(NamedTuple):
-    """How to say in which backward pass a rank is whose buckets go past us, without a frame of ours: `say(next(),
-    *IN_IT)`, and with `OVER` of the same number behind it. It is in the bucket that is sent next, or a later one."""
+class Passing:
+    """Tells of the backward passes whose buckets go past us: in one of them a rank is in the bucket that came next when
+    it began, or in a later one; behind it, it has come to the last that were sent."""
 
-    next: Callable[[], int]
-    say: Callable[..., object]
+    def __init__(self, numbers: Numbers, say: Callable[..., object]) -> None:
+        self._numbers, self._say = numbers, say
+        self._depth = self._number = 0
+
+    @property
+    def is_in_one(self) -> bool:
+        return self._depth > 0
+
+    def enter(self) -> None:
+        """A pass begins; one may begin another."""
+        self._depth += 1
+        if self._depth == 1:
+            self._number = self._numbers.unseen_from_here()
+            self.again()
+
+    def leave(self) -> None:
+        """It has ended."""
+        self._depth -= 1
+        if self._depth == 0:
+            self._say(self._numbers.seen_from_here() - 1, 0, 0, 0, _OVER, _ENTERED)
+
+    def again(self) -> None:
+        """Something else has been told of since."""
+        if self._depth:
+            self._say(self._number, 0, 0, 0, _IN_IT, _ENTERED)
 
 
 class Entered:
@@ -41,15 +64,16 @@ class Entered:
         if self._mapped is not None:
             now, tid = clock(), threads.current().tid
             self._last = (op, tid, now, now, group_and_dtype, sequence, 0, 0, 0)
-            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _IN_IT, int(Kind.ENTERED))
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _IN_IT, _ENTERED)
 
     def end(self) -> None:
         if self._mapped is not None and self._last:
-            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, int(Kind.ENTERED))
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, _ENTERED)
 
-    def passing(self, op: int, group_and_dtype: int, count: Callable[[], int]) -> Passing | None:
-        """For buckets that `count` numbers."""
+    def passing(self, op: int, group_and_dtype: int, numbers: Numbers) -> Passing | None:
+        """For buckets of a group that has these numbers."""
         if self._mapped is None:
             return None
         now, tid = clock(), threads.current().tid
-        return Passing(count, partial(RECORD.pack_into, self._mapped.buffer, 0, op, tid, now, now, group_and_dtype))
+        say = partial(RECORD.pack_into, self._mapped.buffer, 0, op, tid, now, now, group_and_dtype)
+        return Passing(numbers, say)

@@ -12,7 +12,7 @@ _SEEN_ENOUGH = 64
 
 
 @dataclass
-class _Numbers:
+class Numbers:
     """The `next` number of a group. `count` says how many collectives its backend has begun; `counted` is what it said
     when `next` was true. So many `in_a_row` were seen, each of them; `is_seen` says whether those that begin now are.
     """
@@ -23,7 +23,7 @@ class _Numbers:
     in_a_row: int = 0
     is_seen: bool = True
 
-    def look(self) -> int:
+    def catch_up(self) -> int:
         """The next number, now."""
         if self.count is not None:
             counted = self.count()
@@ -35,17 +35,29 @@ class _Numbers:
                 self.counted = counted
         return self.next
 
+    def unseen_from_here(self) -> int:
+        """What begins from now on goes past us. The next number."""
+        number = self.catch_up()
+        self.is_seen = False
+        return number
+
+    def seen_from_here(self) -> int:
+        """And not any more."""
+        number = self.catch_up()
+        self.is_seen = True
+        return number
+
 
 class Groups:
     """The groups of ranks by name.
 
     The ranks of a group do everything in one order: so what is seen by all of them can be counted. Where a rank lets
-    some go past (`unseen_from_here`), which others may see, the group's backend has counted those for it.
+    some go past, which others may see, the group's backend has counted those for it (`Numbers.unseen_from_here`).
     """
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
-        self._numbers: dict[str, _Numbers] = {}
+        self._numbers: dict[str, Numbers] = {}
         self._made = 0  # how often the program has made its groups
 
     def start_anew(self) -> None:
@@ -67,7 +79,7 @@ class Groups:
         if not name:
             return NO_SEQUENCE
         numbers = self._of(name)
-        number = numbers.look()
+        number = numbers.catch_up()
         numbers.next = number + 1
         numbers.counted += counted
         numbers.in_a_row += 1
@@ -76,7 +88,7 @@ class Groups:
     def begin_apart(self, name: str) -> int:
         """Something is about to begin that not all ranks of the group take part in: it has no number."""
         if name in self._numbers:
-            self._numbers[name].look()
+            self._numbers[name].catch_up()
         return NO_SEQUENCE
 
     def begun(self, name: str) -> None:
@@ -91,21 +103,17 @@ class Groups:
         if numbers.count is None:
             numbers.count, numbers.counted = count, count()
 
-    def unseen_from_here(self, name: str) -> Callable[[], int] | None:
-        """Collectives of the group may go past us from now on. Says what to call for the number of the next one; None,
-        and they may not, where nobody counts them, or where lately some were counted that we have not seen."""
+    def numbers_for_unseen(self, name: str) -> Numbers | None:
+        """Those of a group, some of whose collectives may go past us. None, and they may not, where nobody counts them,
+        or where lately some were counted that we have not seen: not all ranks may take part in those."""
         numbers = self._of(name)
-        numbers.look()
-        if numbers.count is None or numbers.in_a_row < _SEEN_ENOUGH:
-            return None
-        numbers.is_seen = False
-        return numbers.look
+        numbers.catch_up()
+        return numbers if numbers.count is not None and numbers.in_a_row >= _SEEN_ENOUGH else None
 
-    def seen_from_here(self, name: str) -> None:
-        """They do not any more."""
-        numbers = self._of(name)
-        numbers.look()
-        numbers.is_seen = True
+    def stop_counting(self) -> None:
+        """The program lets go of its groups: so do we of what counts for them."""
+        for numbers in self._numbers.values():
+            numbers.count = None
 
-    def _of(self, name: str) -> _Numbers:
-        return self._numbers.setdefault(name, _Numbers())
+    def _of(self, name: str) -> Numbers:
+        return self._numbers.setdefault(name, Numbers())

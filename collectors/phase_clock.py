@@ -34,6 +34,8 @@ _UNNOTICED_NS = 20_000
 # The first steps are followed whatever it costs, some 0.1 s in all: what a change costs is known then, and a short run
 # tells who was late.
 _FIRST_STEPS = 256
+# And of a model that is wrapped later so many.
+_NEW_STEPS = 32
 # Behind them so many on end or none: what a rank did between two meetings is known where both steps were followed.
 _ON_END = 16
 # Which steps are followed must be the same on all ranks, and no rank must fall into step with them: by a hash.
@@ -94,16 +96,18 @@ class PhaseClock:
     def step_ended(self) -> int:
         """Decide whether the next step is followed. The number of steps when to call this again at the latest.
 
-        Nowhere else: where a phase is entered torch may hold a lock that who is told of the turn needs.
+        Nowhere else, and not for a step that ends within a backward pass: there torch may hold a lock that who is told
+        of the turn needs.
         """
-        if get_ident() == self._thread:
+        passing = self._agent.in_pass
+        if get_ident() == self._thread and BACKWARD not in self._open and (passing is None or not passing.is_in_one):
             self._begin_step()
             self._turn(self._is_followed())
         return (self._agent.governor.steps // _ON_END + 1) * _ON_END
 
     def start_anew(self) -> None:
-        """Follow the steps that come as if they were the first ones."""
-        self._followed, self._block = 0, -1
+        """Follow the steps that come, as many as it takes to see what they do."""
+        self._followed, self._block = min(self._followed, _FIRST_STEPS - _NEW_STEPS), -1
         self._turn(True)
 
     def stop(self) -> None:

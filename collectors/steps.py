@@ -10,7 +10,6 @@ from tracekit.record.wire import Kind
 
 from .agent import Agent
 from .backward import Backward
-from .entered import IN_IT, OVER
 from .patching import Patches
 from .phase_clock import BACKWARD as IN_BACKWARD
 from .phase_clock import OPTIMIZER as IN_OPTIMIZER
@@ -115,15 +114,14 @@ class Steps:
         name = agent.spool.intern("backward")
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            passing = None
+            passing = agent.in_pass
             try:
                 if agent.safe_point_due:
                     agent.safe_point()
                 if agent.phases is not None and agent.phases.follows:
                     agent.phases.enter(IN_BACKWARD)
-                if (passing := agent.in_pass) is not None:
-                    number = passing.next()
-                    passing.say(number, *IN_IT)
+                if passing is not None:
+                    passing.enter()
             except Exception as error:
                 agent.fail("steps", error)
             start = clock()
@@ -132,10 +130,10 @@ class Steps:
             finally:
                 end = clock()
                 try:
-                    if passing is not None:
-                        passing.say(number, *OVER)
                     for act in agent.after_backward:
                         act()
+                    if passing is not None:
+                        passing.leave()
                     if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:

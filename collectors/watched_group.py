@@ -34,9 +34,10 @@ def group_class(base: Any, buckets: "Buckets") -> Any:
                 self._register_backend(device, kind, backend)
 
         def allreduce(self, tensors: Any, *options: Any) -> Any:
-            if buckets.passed_by(self.state, tensors):
+            number = buckets.begin(self._group, counted=1)
+            if buckets.passed_by(self.state, tensors, number):
                 return self._group.allreduce(tensors, *options)
-            op, number, ready = buckets.op_of(tensors), buckets.begin(self._group), clock()
+            op, ready = buckets.op_of(tensors), clock()
             work = self._group.allreduce(tensors, *options)
             buckets.reduced(self._group, self.state, tensors, op, number, ready, work)
             return work
@@ -52,15 +53,19 @@ def group_class(base: Any, buckets: "Buckets") -> Any:
 
     for name in _PASSED_ON:
         if hasattr(base, name):
-            setattr(Watched, name, _passed_on(name))
+            setattr(Watched, name, _passed_on(name, buckets))
     return Watched
 
 
-def _passed_on(name: str) -> Callable[..., Any]:
+def _passed_on(name: str, buckets: "Buckets") -> Callable[..., Any]:
     """A method that the group which ours stands for does, as it lets the interpreter's lock go."""
 
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(group._group, name)(*args, **kwargs)
+        buckets.begin_apart(group._group)
+        try:
+            return getattr(group._group, name)(*args, **kwargs)
+        finally:
+            buckets.begun(group._group)
 
     return method
 
@@ -91,8 +96,7 @@ def reducer_class(base: Any, buckets: "Buckets") -> Any:
 
         def _tracekit_have(self, group: Any, ours: Any) -> None:
             self._tracekit = group, ours
-            if ours is not None:
-                buckets.watches(self)
+            buckets.watches(self, ours is not None)
 
         def _tracekit_give(self, ours: bool) -> None:
             if self._tracekit_can_give and self._tracekit[1] is not None:

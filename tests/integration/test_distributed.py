@@ -18,7 +18,7 @@ from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, Recorded, plain, record
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.report import analyze
-from tracekit.record.wire import ALL_USED, SOME_UNUSED
+from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED
 from tracekit.run.reader import open_run
 
 KINDS = [
@@ -189,7 +189,7 @@ def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_
     """GIVEN a thousand steps that are shorter than what it would cost to follow all of them, and a rank that does not
     come to the one bucket of the last one."""
     found = hung(tmp_path / "run", "--bucket")
-    assert found["op"] == "bucket" and found["ranks"] == [0]
+    assert found["op"] == PASSED and found["ranks"] == [0]
     number = found["sequence"]
     assert isinstance(number, int) and number >= 999 and found["missing"] == [[1, number - 1]]
     seen = open_run(tmp_path / "run").sql(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.collectors import groups
-from tracekit.collectors.groups import NO_SEQUENCE, Groups
+from tracekit.collectors.groups import NO_SEQUENCE, Groups, Numbers
 
 WORLD = "world"
 
@@ -17,22 +17,25 @@ class Rank:
 
     def __init__(self) -> None:
         self.counted = 0
-        self.is_seen = True
+        self.past: Numbers | None = None  # where buckets go past
         self.groups = Groups(SimpleNamespace())  # type: ignore[arg-type]  # it names nothing
         self.groups.count_by(WORLD, lambda: self.counted)
 
-    def let_past(self, these: bool) -> None:
-        if these and self.is_seen:
-            self.is_seen = self.groups.unseen_from_here(WORLD) is None
-        elif not these and not self.is_seen:
-            self.groups.seen_from_here(WORLD)
-            self.is_seen = True
+    def turn(self) -> None:
+        self.past = None if self.past else self.groups.numbers_for_unseen(WORLD)
 
-    def bucket(self) -> int | None:
-        """Its number, where it does not go past."""
-        number = self.groups.begin(WORLD, counted=1) if self.is_seen else None
-        self.counted += 1
-        return number
+    def passes(self, buckets: int) -> list[int | None]:
+        """The numbers of the buckets of a backward pass, where they do not go past."""
+        if self.past:
+            self.past.unseen_from_here()
+            self.counted += buckets
+            self.past.seen_from_here()
+            return [None] * buckets
+        numbers: list[int | None] = []
+        for _ in range(buckets):
+            numbers.append(self.groups.begin(WORLD, counted=1))
+            self.counted += 1
+        return numbers
 
     def call(self, counts: int) -> int:
         """A call of the program, which the backend counts as so many."""
@@ -49,9 +52,10 @@ class Rank:
 
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("bucket"), st.just(0)),
+        st.tuples(st.just("pass"), st.integers(0, 3)),
         st.tuples(st.just("call"), st.integers(0, 3)),
         st.tuples(st.just("of two"), st.integers(0, 2)),  # the rank that has no part in it
+        st.tuples(st.just("of two, unseen"), st.integers(0, 2)),
         st.tuples(st.just("turn"), st.integers(0, 2)),  # the rank that lets buckets past, or does not any more
     ),
     max_size=60,
@@ -65,30 +69,34 @@ def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int
         ranks = [Rank() for _ in range(3)]
         came = 0
         for what, detail in happening:
+            others = [rank for number, rank in enumerate(ranks) if number != detail]
             if what == "turn":
-                ranks[detail].let_past(ranks[detail].is_seen)
+                ranks[detail].turn()
             elif what == "of two":
-                for each in (rank for number, rank in enumerate(ranks) if number != detail):
+                for each in others:
                     each.send_to_one()
-            else:
-                numbers = [rank.bucket() if what == "bucket" else rank.call(detail) for rank in ranks]
-                assert set(numbers) <= {came, None}
+            elif what == "of two, unseen":
+                for each in others:
+                    each.counted += 1
+            elif what == "call":
+                assert {rank.call(detail) for rank in ranks} == {came}
                 came += 1
+            else:
+                for rank in ranks:
+                    assert rank.passes(detail) in ([None] * detail, list(range(came, came + detail)))
+                came += detail
 
 
 def test_where_something_is_counted_that_nobody_saw_nothing_may_go_past() -> None:
     """GIVEN what a program does that we do not see THEN it has no number, and no bucket goes past us before many have
     come without any such."""
     rank = Rank()
-    assert rank.groups.unseen_from_here(WORLD) is None  # too few were seen
-    numbers = []
+    numbers: list[int | None] = []
     for number in range(100):
-        numbers.append(rank.bucket())
+        assert (rank.groups.numbers_for_unseen(WORLD) is not None) is (64 <= number <= 70)
         if number == 70:
             rank.counted += 1
-        may = rank.groups.unseen_from_here(WORLD) is not None
-        rank.groups.seen_from_here(WORLD)
-        assert may is (63 <= number < 70)
+        numbers += rank.passes(1)
     assert numbers == list(range(100))
 
 
@@ -96,6 +104,6 @@ def test_a_group_whose_backend_does_not_count_is_seen_as_a_whole() -> None:
     found = Groups(SimpleNamespace())  # type: ignore[arg-type]
     assert [found.begin("other") for _ in range(100)] == list(range(100))
     found.begun("other")
-    assert found.unseen_from_here("other") is None and found.begin("") == NO_SEQUENCE
+    assert found.numbers_for_unseen("other") is None and found.begin("") == NO_SEQUENCE
     found.start_anew()
     assert found.begin("other") == 0

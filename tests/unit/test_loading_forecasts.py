@@ -1,6 +1,7 @@
 """What is predicted of loaders, where the answer is known without a replay."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -158,6 +159,18 @@ def test_a_program_that_computing_workers_let_go_first_waits_for_them_the_longer
     assert found.cpu == pytest.approx(1 - found.consumer, abs=0.02)
     evenly = split(replace(even, gap=np.full(BATCHES, took), wait=np.zeros(BATCHES)))
     assert evenly is not None and evenly.consumer > 1.3 * found.consumer
+
+
+def test_a_long_epoch_of_which_some_batches_are_replayed_prefers_nobody() -> None:
+    """GIVEN 1,000 batches of workers that keep the CPUs busy, of a program that has its even share THEN the split says
+    what it says of 200."""
+    even = costs(workers=2, cpu=0.02, cpus=2.0)
+    names = ("wait", "gap", "blocked", "cpu", "delayed", "receive", "consume", "number")
+    longer: dict[str, Any] = {name: np.resize(getattr(even, name), 1000) for name in names}
+    many = replace(even, first=np.arange(1000) == 0, **longer)
+    short, long = split(even), split(many)
+    assert short is not None and long is not None
+    assert long.cpu == pytest.approx(short.cpu, abs=0.02) and long.consumer == pytest.approx(short.consumer, abs=0.02)
 
 
 def test_a_program_that_does_not_wait_has_no_split() -> None:

@@ -39,7 +39,8 @@ def cold_outside_of(batches: pd.DataFrame) -> float | None:
     """For how much longer of that it does not get samples, s: it puts the first ones together. None where that was not
     looked at."""
     looked = batches[(batches["samples"] > 0) & (batches["sampled"] == batches["samples"])]
-    outside = looked["made_ns"] - looked["made_start_ns"] - looked["sampling_ns"]
+    making = looked["made_ns"] - looked["made_start_ns"]
+    outside = (making - looked["sampling_ns"]) * looked["cpu_ns"] / making.clip(lower=1)
     is_first = (looked["turn"] == 0) & (looked["iteration"] == 0)
     first, others = outside[is_first], outside[looked["turn"] > 0]
     return max(float(first.median() - others.median()), 0.0) / _NS if len(first) and len(others) else None

@@ -112,6 +112,11 @@ def stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: Loader
     return sum(found.stall for found, _ in _replays(costs, work, machine, settings))
 
 
+def computing(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
+    """For how long it computes in the batches that are replayed, s."""
+    return sum(found.end - found.stall for found, _ in _replays(costs, work, machine, settings))
+
+
 def _replays(
     costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings
 ) -> Iterator[tuple[Replay, int]]:

@@ -245,7 +245,8 @@ class _Epoch:
         for who, task in self._tasks.items():
             kind, left = task.phases[0]
             rate = (of_program if who == -1 else rates).get(kind, 1.0)
-            step = min(step, left / rate if rate > 0 else math.inf)
+            if rate > 0 or left <= _EPSILON:
+                step = min(step, left / rate if rate > 0 else 0.0)
         self._now += step
         self._reading += step * reading
         ended = []

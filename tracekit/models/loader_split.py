@@ -11,15 +11,13 @@ from tracekit.models.loader_epochs import (
     START_S,
     STOP_S,
     TOGETHER,
-    Storage,
     are_first,
     as_crowded,
-    batches_of,
+    computing,
     machine_of,
     settings_of,
     stall,
     stops_s,
-    time_of,
     typical_epochs,
     workload,
 )
@@ -108,7 +106,7 @@ def _given_back_s(costs: LoaderCosts) -> float:
     """How much longer ending the workers takes for what they have computed, s: the memory that samples came to need is
     given back. To end one that has made none takes as much less than to fork it as STOP_S is less than START_S: the one
     copies the pages of the program, and the other gives them back. 0 where workers are not forked."""
-    if costs.settings.start_method not in ("", "fork"):
+    if costs.settings.start_method not in ("", "fork") or not costs.start:
         return 0.0
     usual = min(costs.stop, costs.start * STOP_S / START_S)
     workers = costs.settings.num_workers
@@ -121,7 +119,7 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
     goes on, and waits for them the longer."""
     if not costs.settings.num_workers:
         return costs
-    did = sum(float(costs.gap[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
+    did = sum(float(costs.gap[each.at].sum()) for each in typical_epochs(costs))
 
     def preferred(share: float) -> LoaderCosts:
         return as_crowded(replace(costs, preferred=share))
@@ -129,9 +127,7 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
     def too_long(share: float) -> float:
         tried = preferred(share)
         settings = settings_of(tried)
-        waits = stall(tried, workload(tried, settings.workers), machine_of(tried), settings)
-        waits += stops_s(tried, settings.workers)
-        return time_of(tried, settings, Storage()) * batches_of(tried) - waits - did
+        return computing(tried, workload(tried, settings.workers), machine_of(tried), settings) - did
 
     if too_long(0.0) <= 0:
         return costs

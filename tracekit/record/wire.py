@@ -42,6 +42,9 @@ CALL, ASYNC_CALL, BUCKET = 0, 1, 2
 # all, or not all.
 USED, ALL_USED, SOME_UNUSED = "used parameters", "all parameters used", "some parameters unused"
 
+# What a rank was in whose buckets went past us: it came to the next one, or to later ones.
+PASSED = "the buckets of a backward pass, from"
+
 
 class Kind(IntEnum):
     """What a record is, and what its integers a, b, c, d mean."""
