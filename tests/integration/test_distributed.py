@@ -164,6 +164,16 @@ def test_no_rank_is_named_where_none_is_late(tmp_path: Path) -> None:
     assert tree["load balance"] * tree["serialization"] * tree["transfer"] == pytest.approx(tree["parallel"])
 
 
+def test_a_bucket_that_cannot_be_noted_hurts_nobody(tmp_path: Path) -> None:
+    """GIVEN a reducer that holds its lock as it sends a bucket, with which we fail THEN the program goes on as without
+    us, and it is told that its communication is not."""
+    command = torchrun(2, "failing_bucket.py")
+    without, done = plain(command), record(command, tmp_path / "run")
+    assert without.returncode == done.code == 0, without.stderr + done.err
+    assert done.out == without.stdout
+    assert any("collectives" in note.what and "planted" in note.why for note in done.run.missing), done.run.missing
+
+
 def hung(folder: Path, *words: str) -> dict[str, object]:
     """What is told of two ranks of which the first waits for the second."""
     command = [*TRACEKIT, "record", "-q", "-o", str(folder), "--", *torchrun(2, "hanging_ranks.py", *words)]

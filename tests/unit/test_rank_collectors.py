@@ -151,23 +151,43 @@ def test_whether_a_step_is_followed_is_known_before_it_begins(monkeypatch: pytes
 
 
 def test_what_a_step_that_is_not_followed_is_left_in_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN steps that end in the optimizer, and one whose backward pass was never left THEN what follows the gap is
+    """GIVEN steps that end in the optimizer, and one whose forward pass was never left THEN what follows the gap is
     told of its phases from its first one on."""
     agent: Any = Agent(monkeypatch, step_ns=1)
     clock = PhaseClock(agent)
     for step in range(258):
-        clock.enter(BACKWARD)
+        clock.enter(FORWARD)
         clock.enter(OPTIMIZER)
         agent.governor.steps = step + 1
         clock.step_ended()
         clock.leave(OPTIMIZER)
-    assert agent.phases()[-3:] == [BACKWARD, OPTIMIZER, NOT_KNOWN]
+    assert agent.phases()[-3:] == [FORWARD, OPTIMIZER, NOT_KNOWN]
     agent.governor.typical_step_ns = 1 << 40
     agent.governor.steps = 1000
     clock.step_ended()
     clock.enter(FORWARD)
     clock.leave(FORWARD)
     assert agent.phases()[-3:] == [NOT_KNOWN, FORWARD, OTHER]
+    clock.stop()
+
+
+def test_no_turn_is_taken_within_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN steps that are too short to be followed, and end as gradients come THEN the turn is put off until one ends
+    outside of the pass: within it torch may hold what who is told of the turn waits for."""
+    agent: Any = Agent(monkeypatch, step_ns=1)
+    clock = PhaseClock(agent)
+    for step in range(300):
+        agent.governor.steps = step
+        clock.step_ended()
+        if step == 200:
+            clock.enter(BACKWARD)
+        clock.enter(OPTIMIZER)
+        clock.leave(OPTIMIZER)
+    assert clock.follows
+    clock.leave(BACKWARD)
+    agent.governor.steps += 16
+    clock.step_ended()
+    assert not clock.follows
     clock.stop()
 
 
