@@ -1,5 +1,5 @@
-"""Two ranks that share a model; under a recording, what looks at its buckets begins to fail. Started by torchrun; rank 0
-prints the sum of the weights."""
+"""Two ranks that share a model; under a recording, what looks at its buckets begins to fail. Started by torchrun.
+Rank 0 prints the sum of the weights."""
 
 import sys
 
