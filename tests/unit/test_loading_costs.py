@@ -243,8 +243,8 @@ def test_operators_that_a_team_computes_may_take_a_worker_longer(
 def test_what_putting_samples_together_takes_is_told_by_the_batches_that_were_looked_at(
     tmp_path: Path, looked_at: int
 ) -> None:
-    """GIVEN batches of 5 ms, of which those that are looked at get two samples for 1.5 ms each THEN 40 % of making is
-    putting them together; not known where none is looked at."""
+    """GIVEN batches of 5 ms, of which those that are looked at get two samples for 1.5 ms each, the first one for 0.5
+    THEN 40 % of making is putting them together; not known where none is looked at."""
     tape = Tape(process=0, role="main")
     for index in range(20):
         start = tape.now
@@ -252,7 +252,7 @@ def test_what_putting_samples_together_takes_is_told_by_the_batches_that_were_lo
         tape.rows["fetches"][-1]["samples"] = 2
         for number in (0, 1) if index < looked_at else ():
             begun = start + ns(1.5) * number
-            tape.add("samples", begun, begun + ns(1.5), index=2 * index + number, cpu_ns=0)
+            tape.add("samples", begun, begun + ns(1.5 if index else 0.5), index=2 * index + number, cpu_ns=0)
         tape.gap(USE_MS)
     found = costs(tmp_path / "run", tape).collating
     assert found == (pytest.approx(0.4, rel=1e-3) if looked_at else None)

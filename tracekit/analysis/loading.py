@@ -297,8 +297,10 @@ def _share_of_cpu(looked_at: pd.DataFrame, what: str) -> float:
 
 
 def _collating(batches: pd.DataFrame) -> float | None:
-    """The share of the time of making batches in which no sample was got, of those batches that were looked at."""
+    """The share of the time of making batches in which no sample was got, of those batches that were looked at: but for
+    the first ones, which are so more often than others, and take longer to put together."""
     looked = batches[(batches["samples"] > 0) & (batches["sampled"] == batches["samples"])]
+    looked = looked[looked["turn"] > 0] if (looked["turn"] > 0).any() else looked
     making = float((looked["made_ns"] - looked["made_start_ns"]).sum())
     return max(1 - float(looked["sampling_ns"].sum()) / making, 0.0) if making > 0 else None
 
