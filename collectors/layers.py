@@ -187,8 +187,10 @@ class Layers:
     def _judge(self, governor: Governor) -> None:
         """Say what the calls cost a step; give up where the least that can be done with them exceeds the budget."""
         source, calls, typical = self._agent.step_source_rank, self._calls_in_step, governor.typical_step_ns
+        phases = self._agent.phases
         # Passes are told apart by the calls between them where no optimizer does it; and blocks are compared as wholes.
         are_needed = source != OPTIMIZER or self._agent.session.get("explore") is not None or not self._can_leave_out
+        are_needed |= phases is not None and phases.by_calls  # nothing else says where a rank's forward pass is
         governor.calls_ns, cost = 0, calls * self._bypass.hot
         if not are_needed:
             beyond = max(calls * self._bypass.cold - self._pass.cold, 0)  # one that is below 0 was measured badly

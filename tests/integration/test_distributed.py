@@ -228,6 +228,8 @@ def test_the_rank_that_is_late_among_sharded_ones_is_named(tmp_path: Path) -> No
     done = record(torchrun(2, "sharded.py", "--steps", "150", "--ms", "3"), tmp_path / "run")
     assert done.code == 0, done.err
     causes = [each.evidence for each in analyze(done.run).findings if each.id == "delay.root_cause"]
+    left_out = done.run.sql("SELECT count(*) AS marks FROM spans WHERE kind = 'phase' AND name = 'calls'")
+    assert left_out["marks"].item() == 0  # calls are all that says where the forward pass is
     assert causes and (causes[0]["rank"], causes[0]["phase"]) == (1, "forward")
 
 
