@@ -11,12 +11,12 @@ group's backend counts what goes past us: that torch calls Python for a bucket c
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns as clock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
 
 from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUSED, USED
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
 _MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
+
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,27 @@ class _Pass:
     sort: _Sort | None = None
 
 
+class _Alive(Generic[Kept]):
+    """What somebody else keeps. No WeakSet: its code is not ours, and torch.compile would compile it as it lets torch
+    import what makes us one."""
+
+    def __init__(self) -> None:
+        self._refs: dict[int, ref[Kept]] = {}
+
+    def add(self, kept: Kept) -> None:
+        refs, key = self._refs, id(kept)
+        refs[key] = ref(kept, lambda _: refs.pop(key, None))
+
+    def discard(self, kept: Kept) -> None:
+        self._refs.pop(id(kept), None)
+
+    def clear(self) -> None:
+        self._refs.clear()
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter([kept for each in list(self._refs.values()) if (kept := each()) is not None])
+
+
 class Buckets:
     """Watches all models that DistributedDataParallel wraps."""
 
@@ -63,8 +87,8 @@ class Buckets:
         self._agent, self._collectives, self._groups, self._in_flight = agent, collectives, groups, in_flight
         self._patches = Patches()
         self._is_off = False
-        self._passes: WeakSet[_Pass] = WeakSet()
-        self._reducers: WeakSet[Any] = WeakSet()  # those with a group of ours
+        self._passes: _Alive[_Pass] = _Alive()
+        self._reducers: _Alive[Any] = _Alive()  # those with a group of ours
         self._lets_past = False  # buckets of a step that is not followed
         self._is_joined = False  # ranks with fewer inputs go on without a backward pass
         spool = agent.spool
