@@ -11,16 +11,17 @@ group's backend counts what goes past us: that torch calls Python for a bucket c
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns as clock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import ref
+from typing import TYPE_CHECKING, Any
 
 from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUSED, USED
 
 from .agent import Agent
+from .alive import Alive
+from .ddp_configuration import configuration_of
 from .groups import NO_SEQUENCE
 from .in_flight import InFlight, Sent
 from .patching import Patches
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
 _MOST_MODELS = 16  # that are told of, the last ones
-_MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
-
-
-Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +56,6 @@ class _Pass:
     sort: _Sort | None = None
 
 
-class _Alive(Generic[Kept]):
-    """What somebody else keeps. No WeakSet: its code is not ours, and torch.compile would compile it as it lets torch
-    import what makes us one."""
-
-    def __init__(self) -> None:
-        self._refs: dict[int, ref[Kept]] = {}
-
-    def add(self, kept: Kept) -> None:
-        refs, key = self._refs, id(kept)
-        refs[key] = ref(kept, lambda _: refs.pop(key, None))
-
-    def discard(self, kept: Kept) -> None:
-        self._refs.pop(id(kept), None)
-
-    def clear(self) -> None:
-        self._refs.clear()
-
-    def __iter__(self) -> Iterator[Kept]:
-        return iter([kept for each in list(self._refs.values()) if (kept := each()) is not None])
-
-
 class Buckets:
     """Watches all models that DistributedDataParallel wraps."""
 
@@ -87,8 +63,8 @@ class Buckets:
         self._agent, self._collectives, self._groups, self._in_flight = agent, collectives, groups, in_flight
         self._patches = Patches()
         self._is_off = False
-        self._passes: _Alive[_Pass] = _Alive()
-        self._reducers: _Alive[Any] = _Alive()  # those with a group of ours
+        self._passes: Alive[_Pass] = Alive()
+        self._reducers: Alive[Any] = Alive()  # those with a group of ours
         self._lets_past = False  # buckets of a step that is not followed
         self._is_joined = False  # ranks with fewer inputs go on without a backward pass
         spool = agent.spool
@@ -359,7 +335,7 @@ class Buckets:
             try:
                 if self._agent.phases is not None:
                     self._agent.phases.by_calls = False  # the model's own say it, those of the loss would cost more
-                self._configurations.append(_configuration(model))
+                self._configurations.append(configuration_of(model))
                 self._agent.write_status()
             except Exception as error:
                 self._agent.fail("collectives", error)
@@ -407,20 +383,3 @@ class Buckets:
                 return original(model, tensors, *args, **kwargs)
 
         return _distributed_broadcast_coalesced
-
-
-def _configuration(model: Any) -> dict[str, object]:
-    """How a model was wrapped, and its parameters in the order in which it has them."""
-    named = [(name, each) for name, each in model.module.named_parameters() if each.requires_grad]
-    told = named[:_MOST_PARAMETERS]
-    return {
-        "bucket_cap_mb": getattr(model, "bucket_bytes_cap", 0) / (1 << 20),
-        "gradient_as_bucket_view": bool(getattr(model, "gradient_as_bucket_view", False)),
-        "static_graph": bool(getattr(model, "static_graph", False)),
-        "find_unused_parameters": bool(getattr(model, "find_unused_parameters", False)),
-        "broadcast_buffers": bool(getattr(model, "broadcast_buffers", False)),
-        "parameters": len(named),
-        "bytes": sum(each.numel() * each.element_size() for _, each in named),
-        "names": [name for name, _ in told],
-        "sizes": [each.numel() * each.element_size() for _, each in told],
-    }

@@ -1,0 +1,22 @@
+"""How the program has wrapped a model in DistributedDataParallel."""
+
+from typing import Any
+
+_MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
+
+
+def configuration_of(model: Any) -> dict[str, object]:
+    """How a model was wrapped, and its parameters in the order in which it has them."""
+    named = [(name, each) for name, each in model.module.named_parameters() if each.requires_grad]
+    told = named[:_MOST_PARAMETERS]
+    return {
+        "bucket_cap_mb": getattr(model, "bucket_bytes_cap", 0) / (1 << 20),
+        "gradient_as_bucket_view": bool(getattr(model, "gradient_as_bucket_view", False)),
+        "static_graph": bool(getattr(model, "static_graph", False)),
+        "find_unused_parameters": bool(getattr(model, "find_unused_parameters", False)),
+        "broadcast_buffers": bool(getattr(model, "broadcast_buffers", False)),
+        "parameters": len(named),
+        "bytes": sum(each.numel() * each.element_size() for _, each in named),
+        "names": [name for name, _ in told],
+        "sizes": [each.numel() * each.element_size() for _, each in told],
+    }
