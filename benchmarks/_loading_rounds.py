@@ -13,19 +13,20 @@ Times = NDArray[np.float64]
 RESAMPLES = 1000
 
 
-def around(outer: tuple[list[str], ...], inner: list[str], rounds: int) -> list[dict[str, Times]]:
-    """What some commands have found in their rounds, the outer ones before and after each round of the inner one."""
+def in_turn(commands: list[list[str]], order: list[int]) -> list[dict[str, Times]]:
+    """What some commands have found in their rounds, each a process of its own, whose rounds come in this order."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(_waiting(command)) for command in (*outer, inner)]
+        processes = [stack.enter_context(_waiting([*command, "--in-turn"])) for command in commands]
         found: list[list[str]] = [[] for _ in processes]
-        order = list(range(len(processes)))
-        for _ in range(rounds):
-            for at in order + order[-2::-1]:
-                process = processes[at]
-                assert process.stdin and process.stdout
-                process.stdin.write("\n")
-                process.stdin.flush()
-                found[at].append(process.stdout.readline())
+        for process in processes:  # the start of one is not to disturb the rounds of another
+            assert process.stdout
+            process.stdout.readline()
+        for at in order:
+            process = processes[at]
+            assert process.stdin and process.stdout
+            process.stdin.write("\n")
+            process.stdin.flush()
+            found[at].append(process.stdout.readline())
     return [by_cell(lines) for lines in found]
 
 

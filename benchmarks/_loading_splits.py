@@ -1,10 +1,11 @@
 """What a program waits for its loader for, as one recorded run tells it and as three runs do, which take turns with it:
-as it is, with instant storage, with instant samples."""
+as it is, with instant storage, with instant samples. Each is a process of its own, so that all have slept as long when
+their turn comes: who has not starts its workers faster."""
 
 from typing import Any
 
 import numpy as np
-from _loading_rounds import Times, around, json_of, unsure
+from _loading_rounds import Times, in_turn, json_of, unsure
 from _side_by_side import TRACEKIT
 from scipy.optimize import isotonic_regression
 
@@ -12,6 +13,8 @@ from scipy.optimize import isotonic_regression
 STALLED = 0.1
 # All take turns again until three runs tell the split to within so much (95 %), and so often at most.
 KNOWN, MOST_TIMES = 0.025, 4
+# Of all four, forth and back: two rounds of each.
+ORDER = [0, 1, 2, 3, 3, 2, 1, 0]
 
 
 def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str, Any]:
@@ -21,10 +24,10 @@ def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str
     three, told = [np.empty((0, 2))] * len(cells), []
     for number in range(MOST_TIMES):
         run = f"{folder}/split{number}"
-        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(2 * rounds)]
-        turns = [*program, "--rounds", str(rounds), "--grid", ",".join(cells)]
-        _, times = around((recording,), turns, rounds)
-        three = [np.concatenate([before, times[cell]]) for before, cell in zip(three, cells, strict=True)]
+        turns = [[*program, "--rounds", str(rounds), "--grid", cell] for cell in cells]
+        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(rounds)]
+        _, *times = in_turn([recording, *turns], ORDER * (rounds // 2))
+        three = [np.concatenate([before, *each.values()]) for before, each in zip(three, times, strict=True)]
         loaders = json_of([*TRACEKIT, "analyze", "--json", run])["loaders"]
         told.append(max(loaders, key=lambda each: each["batches"]))
         if not _is_stalled(three[0]) or max(unsure(each) for each in _shares(three)) <= KNOWN:

@@ -6,7 +6,8 @@ Each round runs the workload once, or at each setting of the grid, in random ord
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
 `2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
 (`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
-A line of input lets a round begin, so that two such processes can take turns; without any input none waits.
+With `--in-turn` it prints an empty line once it is ready, and each round waits for a line of input, so that several
+such processes can take turns.
 """
 
 import argparse
@@ -239,6 +240,7 @@ def main() -> None:
     parser.add_argument("--store", default="")
     parser.add_argument("--grid")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--in-turn", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -246,8 +248,11 @@ def main() -> None:
     if workload.moved:
         keep_heap()
     cells = options.grid.split(",") if options.grid else [f"{workload.workers}:{workload.prefetch}"]
+    if options.in_turn:
+        print(flush=True)
     for _ in range(options.rounds):
-        sys.stdin.readline()
+        if options.in_turn:
+            sys.stdin.readline()
         print(json.dumps(one_round(workload, cells, options.unit, options.store)), flush=True)
 
 

@@ -9,10 +9,10 @@ and recommend settings. Where a value was told, `errors` are those of it, and `e
 the settings that the run had. Where only a range was told (no such number of readers was seen), `covered` says whether
 the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
 process: the best of many in the same rounds is the luckiest. `of_the_best` is how fast the recommended ones are there,
-which is `unsure` by so much (95 %). In one more process it takes turns with itself with instant storage, and with
-instant samples, and with one more that is recorded: `split_errors` compare the shares of storage and of computing in
-the waiting that the recorded one tells with what these three tell, which is `unsure` by so much (95 %), in points of
-the waiting (`waits` is the share that this is of all time).
+which is `unsure` by so much (95 %). Four more processes take turns: the workload recorded, as it is, with instant
+storage, and with instant samples. `split_errors` compare the shares of storage and of computing in the waiting that the
+recorded one tells with what the other three tell, which is `unsure` by so much (95 %), in points of the waiting
+(`waits` is the share that this is of all time).
 `recording` is how much longer a batch takes while it is recorded than with the hooks taken out of the same process, in
 turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time that went to other virtual machines
 meanwhile; where that was much the workload is measured again, at most twice (`tries`).
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _loading_rounds import RESAMPLES, Times, around, by_cell, json_of, output_of, unsure
+from _loading_rounds import RESAMPLES, Times, by_cell, in_turn, json_of, output_of, unsure
 from _loading_splits import split_of
 from _loading_workloads import WORKLOADS, Workload, compute
 from _side_by_side import TRACEKIT, Stolen, progress
@@ -194,7 +194,7 @@ def forecasts_of(program: list[str], workload: Workload, now: str, rounds: int, 
     words = sorted(GRID | {now})
     recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(2 * rounds)]
     turns = [*program, "--rounds", str(rounds), "--grid", ",".join(words)]
-    _, times = around((recording,), turns, rounds)
+    _, times = in_turn([recording, turns], [0, 1, 0] * rounds)
     told = Told.by(json_of([*TRACEKIT, "analyze", "--json", run]), workload)
     probed = Told.by(json_of([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
     rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
