@@ -249,9 +249,7 @@ class Agent:
 
     def _prepare_announcement(self) -> None:
         """What the child will say, made where nothing has to be copied for it."""
-        worker = self.workers_to_fork.worker_of_this_fork()
-        more = {} if worker == NO_WORKER else {"worker": worker}
-        self._announcements[get_ident()] = worker, sys.modules["tracekit_start"].who_it_is(**more)
+        self._announcements[get_ident()] = self.workers_to_fork.of_this_fork()
 
     def _has_forked(self) -> None:
         self._announcements.pop(get_ident(), None)
@@ -293,7 +291,7 @@ class Agent:
             self.worker, who = self._announcements.pop(get_ident(), (NO_WORKER, b""))
             self._announcements.clear()
             self.workers_to_fork = WorkersToFork()
-            bootstrap.announce_as(self.folder, who or bootstrap.who_it_is())
+            bootstrap.announce_as(self.folder, who or _who_it_is())
             self.stem = bootstrap.stem
             threads.start_anew()
             self.spool.continue_as(self.folder, self.stem)
@@ -313,21 +311,28 @@ class WorkersToFork:
     """Which workers the forks of a thread are, while it starts those of a loader."""
 
     def __init__(self) -> None:
-        self._next: dict[int, int] = {}  # by thread
+        self._next: dict[int, tuple[int, bytes]] = {}  # by thread: its number, and what all of them say
 
     def begin(self) -> None:
-        self._next[get_ident()] = 0
+        self._next[get_ident()] = 0, _who_it_is()
 
     def end(self) -> None:
         self._next.pop(get_ident(), None)
 
-    def worker_of_this_fork(self) -> int:
-        """Those of a loader are forked in their order, and nothing else meanwhile."""
+    def of_this_fork(self) -> tuple[int, bytes]:
+        """The number of the worker, and what it is to say of itself. Those of a loader are forked in their order, and
+        nothing else meanwhile. After a fork whatever is touched has to be copied, by the parent too: so little is."""
         ident = get_ident()
-        if ident not in self._next:
-            return NO_WORKER
-        self._next[ident] += 1
-        return self._next[ident] - 1
+        worker, who = self._next.get(ident, (NO_WORKER, b""))
+        if worker == NO_WORKER:
+            return NO_WORKER, _who_it_is()
+        self._next[ident] = worker + 1, who
+        return worker, b'"worker": %d, ' % worker + who
+
+
+def _who_it_is() -> bytes:
+    who: bytes = sys.modules["tracekit_start"].who_it_is()
+    return who
 
 
 def _programs_part(budget: float) -> float:

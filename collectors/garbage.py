@@ -31,6 +31,7 @@ class Garbage:
         self._notes_time = _noting(self._starts, self._stops)
         gc.callbacks.append(self._notes_time)
         agent.spool.before_writing.append(self._look)
+        agent.before_fork.append(self._look)  # what is left of these a forked child would have to copy to forget it
         agent.after_fork.append(self._start_anew)
         agent.before_exit.append(self.off)  # as Python ends it collects once more
 

@@ -49,14 +49,13 @@ def announce(spool: str) -> None:
     announce_as(spool, who_it_is())
 
 
-def who_it_is(**more: int) -> bytes:
-    """What a process and those that it forks have in common, and `more`: the end of a JSON object."""
+def who_it_is() -> bytes:
+    """What a process and those that it forks have in common: the end of a JSON object."""
     variables = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
     facts = {
         "command": getattr(sys, "orig_argv", sys.argv),
         "environment": {name: os.environ[name] for name in variables if name in os.environ},
     }
-    facts.update(more)
     return json.dumps(facts)[1:].encode("ascii")  # `dump` encodes in Python, some 10 times as long
 
 
