@@ -1,14 +1,15 @@
-"""Whether what is predicted of gradient buckets from one run is right: every cap, four models, three places.
+"""Whether what is told of gradient buckets is right: every cap, four models, three places.
 
-    python benchmarks/ddp.py [--json] [--rounds 6] [--only NAME] [--place PLACE] [--keep FOLDER]
+    python benchmarks/ddp.py [--json] [--rounds 6] [--explore-blocks 300] [--only NAME] [--place PLACE] [--keep FOLDER]
 
 Two ranks: on two emulated hosts, network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
 each (root is needed); or on this one, whose CPUs they share with what sends their gradients (`shared`). Per model and
 place the program is recorded as it is, with torch's own cap, and `tracekit analyze` predicts the time of a step with
-every other one. Then all caps take turns in one process, in blocks of steps in random order: the truth. `errors` are
-those of predicted ratios to the run's own cap; `of_the_best` is how fast the recommended cap is there, as a share of
-the best one, and `best_predicted_of_the_best` that of the shortest expected step, certain to be a gain or not.
-`covered`: whether the truth lies in the predicted range.
+every other one; and once more with `--explore buckets`, which tries them. Then all caps take turns in one process, in
+blocks of steps in random order, each with a model of its own: the truth. `predicted` tells of the first run, `explored`
+of the second. `errors` are those of ratios to the run's own cap; `of_the_best` is how fast the recommended cap is
+there, as a share of the best one, and `first_of_the_best` that of the shortest expected step, certain to be a gain or
+not. `covered`: whether the truth lies in the range.
 """
 
 import argparse
@@ -37,8 +38,10 @@ CAPS = ("default", "0.5", "1", "2", "4", "8", "16", "50")
 OWN = "default"
 
 
-def measure(hosts: list[NetworkHost], model: str, place: str, rounds: int, keep: str | None) -> dict[str, Any]:
-    """What was predicted and recommended, and what is true."""
+def measure(
+    hosts: list[NetworkHost], model: str, place: str, rounds: int, explore_blocks: int, keep: str | None
+) -> dict[str, Any]:
+    """What was told and recommended, and what is true."""
 
     def ranks(before: list[str], *arguments: str) -> str:
         if PLACES[place]:
@@ -48,37 +51,51 @@ def measure(hosts: list[NetworkHost], model: str, place: str, rounds: int, keep:
     for host in hosts if PLACES[place] else ():
         host.limited_to(PLACES[place])
     scratch = Path(keep or tempfile.mkdtemp())
-    run = str(scratch / f"{model}-{place}")
     try:
-        ranks([*TRACEKIT, "record", "-q", "--job", "one", "-o", run, "--"], "--rounds", "20")
-        report = json.loads(_output([*TRACEKIT, "analyze", "--json", run]))
+        reports = []
+        for name, flags, blocks in (("predicted", [], 20), ("explored", ["--explore", "buckets"], explore_blocks)):
+            run = str(scratch / f"{model}-{place}-{name}")
+            recording = [*TRACEKIT, "record", "-q", *flags, "--job", "one", "-o", run, "--"]
+            ranks(recording, "--rounds", str(blocks))
+            reports.append(json.loads(_output([*TRACEKIT, "analyze", "--json", run])))
     finally:
         if keep is None:
             shutil.rmtree(scratch)
     times = json.loads(ranks([], "--caps", ",".join(CAPS), "--rounds", str(rounds)))
-    buckets = report["buckets"]
-    told = {_name(each["cap_mb"], buckets["cap_mb"]): each for each in buckets["forecasts"]}
-    own, own_ms = np.array(times[OWN]), told[OWN]["expected_ms"]
+    own = np.array(times[OWN])
     true = {cap: float(np.median(np.array(times[cap]) / own)) for cap in CAPS}
-    both = [cap for cap in CAPS if cap != OWN and cap in told]
-    chosen = next((s["recommended"] for s in report["settings"] if s["name"] == "ddp.bucket_cap_mb"), None)
-    ours = OWN if chosen is None else f"{chosen:g}"
-    first = _name(min(buckets["forecasts"], key=lambda each: each["expected_ms"])["cap_mb"], buckets["cap_mb"])
+    predicted, explored = (_against(report, true) for report in reports)
     return {
         "model": model,
         "place": place,
-        "recommended": ours,
-        "of_the_best": min(true.values()) / true[ours] if ours in true else None,
-        "of_the_current": 1 / true[ours] if ours in true else None,
-        "best_predicted": first,
-        "best_predicted_of_the_best": min(true.values()) / true[first] if first in true else None,
-        "errors": {cap: told[cap]["expected_ms"] / own_ms / true[cap] - 1 for cap in both},
-        "covered": {cap: told[cap]["low_ms"] / own_ms <= true[cap] <= told[cap]["high_ms"] / own_ms for cap in both},
+        "predicted": predicted,
+        "explored": explored,
         "true_ratios": true,
         "own_ms": float(np.median(own)),
-        "recorded_ms": report["steps"]["median_ms"],
-        "told": buckets,
+        "recorded_ms": reports[0]["steps"]["median_ms"],
         "noise": {cap: float(np.std(np.array(times[cap]) / own) / np.sqrt(len(own))) for cap in CAPS},
+    }
+
+
+def _against(report: dict[str, Any], true: dict[str, float]) -> dict[str, Any]:
+    """What a report tells of the caps, and how that compares with what is true of them: ratios to the own cap."""
+    buckets = report["buckets"]
+    told = {_name(each["cap_mb"], buckets["cap_mb"]): each for each in buckets["forecasts"]}
+    own_ms = told[OWN]["expected_ms"]
+    both = [cap for cap in CAPS if cap != OWN and cap in told]
+    chosen = next((s["recommended"] for s in report["settings"] if s["name"] == "ddp.bucket_cap_mb"), None)
+    ours = OWN if chosen is None else f"{chosen:g}"
+    first = min(told, key=lambda cap: told[cap]["expected_ms"])
+    best = min(true.values())
+    return {
+        "recommended": ours,
+        "of_the_best": best / true[ours] if ours in true else None,
+        "of_the_current": 1 / true[ours] if ours in true else None,
+        "first": first,
+        "first_of_the_best": best / true[first] if first in true else None,
+        "errors": {cap: told[cap]["expected_ms"] / own_ms / true[cap] - 1 for cap in both},
+        "covered": {cap: told[cap]["low_ms"] / own_ms <= true[cap] <= told[cap]["high_ms"] / own_ms for cap in both},
+        "told": buckets,
         "advice": report["advice"],
     }
 
@@ -130,17 +147,19 @@ def _output(command: list[str], environment: dict[str, str] | None = None) -> st
 
 
 def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"cases": len(found), **{how: _all_of([each[how] for each in found]) for how in ("predicted", "explored")}}
+
+
+def _all_of(found: list[dict[str, Any]]) -> dict[str, Any]:
     errors = np.abs([error for each in found for error in each["errors"].values()])
-    covered = [hit for each in found for hit in each["covered"].values()]
     return {
         "points": len(errors),
         "error_median": float(np.median(errors)),
         "error_worst": float(errors.max()),
         "error_p95": float(np.percentile(errors, 95)),
-        "covered": float(np.mean(covered)),
-        "within_2_percent_of_the_best": sum((each["of_the_best"] or 0) >= 0.98 for each in found),
-        "best_predicted_within_2_percent": sum((each["best_predicted_of_the_best"] or 0) >= 0.98 for each in found),
-        "cases": len(found),
+        "covered": float(np.mean([hit for each in found for hit in each["covered"].values()])),
+        "recommended_within_2_percent_of_the_best": sum((each["of_the_best"] or 0) >= 0.98 for each in found),
+        "first_within_2_percent_of_the_best": sum((each["first_of_the_best"] or 0) >= 0.98 for each in found),
     }
 
 
@@ -148,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--explore-blocks", type=int, default=300, help="of 0.3 s or more, in the run that explores")
     parser.add_argument("--only", choices=MODELS)
     parser.add_argument("--place", choices=list(PLACES))
     parser.add_argument("--keep", metavar="FOLDER", help="record there, and leave the runs")
@@ -167,11 +187,13 @@ def main() -> None:
                 ) from None
         for model in [options.only] if options.only else MODELS:
             for place in places:
-                each = measure(hosts, model, place, options.rounds, options.keep)
+                each = measure(hosts, model, place, options.rounds, options.explore_blocks, options.keep)
                 found.append(each)
-                errors = ", ".join(f"{cap}: {error:+.1%}" for cap, error in each["errors"].items())
-                best = f"{each['of_the_best']:.1%}" if each["of_the_best"] else "not measured"
-                progress(f"{model}, {place}: {each['recommended']}, {best} of the best; {errors}")
+                for how in ("predicted", "explored"):
+                    told = each[how]
+                    errors = ", ".join(f"{cap}: {error:+.1%}" for cap, error in told["errors"].items())
+                    best = f"{told['of_the_best']:.1%}" if told["of_the_best"] else "not measured"
+                    progress(f"{model}, {place}, {how}: {told['recommended']}, {best} of the best; {errors}")
     total = {"stolen": stolen.share(), **(concluded(found) if found else {})}
     print(json.dumps({**total, "each": found}, indent=2) if options.json else total)
 

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
+from tracekit.settings.exploration import explores_buckets
 from tracekit.settings.inside import REFUSED_PLAN, apply, mismatch
 
 from .agent import Agent
+from .bucket_exploration import BucketExploration
 from .ddp_settings import DDPSettings
 from .exploration import Exploration
 from .loader_settings import LoaderSettings
@@ -25,6 +27,7 @@ class Conditions:
         self._patches = Patches()
         self._counts: ThreadCounts | None = None
         self._exploration: Exploration | None = None
+        self._bucket_exploration: BucketExploration | None = None
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
@@ -32,7 +35,11 @@ class Conditions:
         loaders = LoaderSettings(agent, self._patches)
         agent.when_imported("conditions", "torch.utils.data.dataloader", loaders.hook_loaders)
         agent.when_imported("conditions", "torch.nn.parallel.distributed", DDPSettings(agent, self._patches).hook)
-        explores = agent.session.get("explore") is not None
+        explore = agent.session.get("explore")
+        if explores_buckets(explore):
+            self._bucket_exploration = BucketExploration(agent, self._patches)
+            agent.when_imported("conditions", "torch.nn.parallel.distributed", self._bucket_exploration.hook)
+        explores = explore is not None and self._bucket_exploration is None
         if explores or Counts.of(agent.session["settings"]).is_by_layer():
             self._counts = ThreadCounts(agent)
             agent.before_exit.append(self._counts.say_what_was_not_met)
@@ -47,6 +54,8 @@ class Conditions:
         self._patches.undo()
         if self._exploration is not None:
             self._exploration.off()
+        if self._bucket_exploration is not None:
+            self._bucket_exploration.off()
         if self._counts is not None:
             self._counts.off()
 

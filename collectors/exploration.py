@@ -210,7 +210,7 @@ class Exploration:
 
     def _next(self) -> None:
         """Begin the next block, or plain steps where the blocks have taken more than their share."""
-        if _compiles():
+        if compiles():
             self._stop(
                 "the program uses torch.compile",
                 "it takes the thread count when it compiles; compare fresh processes: tracekit study threads",
@@ -363,7 +363,7 @@ def _is_one_of_many(torch: ModuleType) -> bool:
     return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
-def _compiles() -> bool:
+def compiles() -> bool:
     """Whether torch.compile has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and bool(utils.counters["frames"].get("total"))

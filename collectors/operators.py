@@ -57,7 +57,7 @@ class Operators:
         self._full = agent.session["profile"] == "full"
         if agent.session["profile"] == "off":
             explores = agent.session.get("explore") is not None
-            why = "left out while thread counts are explored" if explores else "switched off by --profile off"
+            why = "left out in an exploration" if explores else "switched off by --profile off"
             agent.note_missing("operators", why)
             return
         agent.when_imported("operators", "torch.autograd.profiler", self._watch_user)

@@ -131,7 +131,10 @@ def buckets_figure(buckets: BucketSummary) -> go.Figure:
             marker={"color": LINES[1], "size": 12, "symbol": "diamond"},
         )
     )
-    figure.add_hline(y=buckets.ideal_ms, line={"color": MUTED, "dash": "dot"}, annotation_text="without communication")
+    if buckets.ideal_ms is not None:
+        figure.add_hline(
+            y=buckets.ideal_ms, line={"color": MUTED, "dash": "dot"}, annotation_text="without communication"
+        )
     styled(figure, 320, showlegend=True)
     figure.update_xaxes(title_text="cap of a bucket (MiB)", type="log")
     figure.update_yaxes(title_text="step (ms)", rangemode="tozero")

@@ -77,7 +77,7 @@ def test_the_buckets_of_a_run_are_regrouped(program: Path, tmp_path: Path) -> No
     counts = [each.buckets for each in others]
     assert counts == sorted(counts, reverse=True) and counts[-1] == 1
     assert all(each.low_ms <= each.expected_ms <= each.high_ms for each in others)
-    assert report.buckets.ideal_ms <= own.expected_ms
+    assert report.buckets.ideal_ms is not None and report.buckets.ideal_ms <= own.expected_ms
 
 
 def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_without(

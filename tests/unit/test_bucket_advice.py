@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ranks import ranks_run
 from synthetic import Tape, make_run
@@ -10,6 +11,7 @@ from tracekit.advice import analyze
 from tracekit.advice.buckets import best_cap, effect_on, gain_over
 from tracekit.analysis.report_schema import BucketForecast, BucketSummary
 from tracekit.analysis.text import text_report
+from tracekit.dashboards.figures.distributed import buckets_figure
 from tracekit.models.ddp_replay import MIB
 from tracekit.run.manifest import Wrapped
 from tracekit.run.reader import Run, open_run
@@ -60,6 +62,64 @@ def test_a_model_whose_gradients_never_met_is_told(tmp_path: Path) -> None:
     found = open_run(make_run(tmp_path / "run", [Tape(process=0, role="rank 0", rank=0)]))
     found.manifest.ddp = [wrapped(MIB)]
     assert "no gradient bucket was seen" in analyze(found).advice
+
+
+def explored(path: Path, step_ms: dict[str, float], rounds: int, noise: float = 0.05) -> Run:
+    """Two ranks that tried these caps in turn: 3 steps of each block belong to the change, and are ten times as long.
+    The machine is up to twice as slow in some rounds as in others."""
+    random, tapes = np.random.default_rng(1), [Tape(process=rank, role=f"rank {rank}", rank=rank) for rank in (0, 1)]
+    for tape in tapes:
+        tape.gap(100)
+    for number, (round_, cap) in enumerate((round_, cap) for round_ in range(rounds) for cap in step_ms):
+        factor = (1 + round_ % 3 / 2) * np.exp(noise * random.standard_normal())
+        for tape in tapes:
+            start = tape.now
+            for step in range(11):
+                with tape.backward():
+                    tape.gap(step_ms[cap] * (10 if step < 3 else factor))
+                tape.optimizer(0.001)
+            name = f"ddp.bucket_cap_mb={cap}"
+            tape.add("spans", start, tape.now, kind="block", name=name, layer=number, step=round_, depth=3)
+    run = open_run(make_run(path, tapes))
+    run.manifest.ddp = [wrapped(1024, MIB, 2 * MIB, 2 * MIB)]
+    return run
+
+
+def test_caps_that_were_tried_are_measured(tmp_path: Path) -> None:
+    """GIVEN a cap that is 10 % faster and one that is 10 % slower THEN the first is recommended, with what it saved."""
+    report = analyze(explored(tmp_path / "run", {"25": 10.0, "1": 9.0, "4": 11.0}, rounds=20))
+    assert report.buckets is not None and report.buckets.rounds == 20 and report.buckets.ideal_ms is None
+    own, first, second = report.buckets.forecasts
+    assert (own.cap_mb, first.cap_mb, second.cap_mb) == (25.0, 1.0, 4.0)
+    assert (own.buckets, first.buckets, second.buckets) == (2, 3, 1)
+    assert first.low_ms / own.expected_ms < 0.9 < first.high_ms / own.expected_ms < 1
+    assert 1 < second.low_ms / own.expected_ms < 1.1 < second.high_ms / own.expected_ms
+    (setting,) = [each for each in report.settings if each.name == "ddp.bucket_cap_mb"]
+    assert (setting.recommended, setting.basis, setting.effect) == (1.0, "measured", "identical")
+    assert setting.gain.low < 0.1 < setting.gain.high and "in 20 rounds" in setting.why
+    assert "measured in 20 rounds" in text_report(report)
+    assert buckets_figure(report.buckets).data
+
+
+def test_caps_that_may_be_no_faster_are_not_recommended(tmp_path: Path) -> None:
+    """GIVEN twelve caps that all are as fast as the program's own THEN none is recommended: of so many some look faster
+    by chance."""
+    caps = {f"{cap:g}": 10.0 for cap in (25, *range(1, 12))}
+    report = analyze(explored(tmp_path / "run", caps, rounds=12))
+    assert not report.settings and "undecided" in report.advice
+
+
+def test_an_exploration_that_was_too_short_tells_nothing(tmp_path: Path) -> None:
+    report = analyze(explored(tmp_path / "run", {"25": 10.0, "1": 5.0}, rounds=2))
+    assert report.buckets is None and "2 rounds of blocks" in report.advice
+
+
+def test_of_many_rounds_some_are_averaged(tmp_path: Path) -> None:
+    report = analyze(explored(tmp_path / "run", {"25": 1.0, "1": 0.9}, rounds=900))
+    assert report.buckets is not None and report.buckets.rounds == 900
+    assert report.buckets.forecasts[1].expected_ms == pytest.approx(
+        0.9 * report.buckets.forecasts[0].expected_ms, rel=0.02
+    )
 
 
 def test_a_study_tries_what_may_be_best() -> None:

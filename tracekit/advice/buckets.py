@@ -4,21 +4,22 @@ from typing import Literal
 
 from tracekit.advice.unused_parameters import SETTING as SETTING_OF_LOOK
 from tracekit.advice.unused_parameters import found_unused, needless_look
-from tracekit.analysis.gradient_passes import gradient_passes
+from tracekit.analysis.explored_caps import ExploredCaps, explored_caps
+from tracekit.analysis.gradient_passes import gradient_passes, ranks_of
 from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
 from tracekit.models.buckets import bucket_forecasts
-from tracekit.models.ddp_replay import DEFAULT_CAP_MB
+from tracekit.models.ddp_replay import DEFAULT_CAP_MB, FIRST_BUCKET, MIB, buckets_of
 from tracekit.run.reader import Run
-
-SETTING = "ddp.bucket_cap_mb"
+from tracekit.settings.exploration import BUCKET_CAP
 
 
 def bucket_settings(run: Run, report: Report) -> Advice:
-    """Recommend, of the caps for which even the least that is predicted is a gain, that of the shortest expected step.
+    """Recommend, of the caps for which even the least that is predicted or was measured is a gain, that of the shortest
+    expected step.
 
-    Fills `report.buckets`. What would have to be measured is said: `tracekit study ddp` does.
+    Fills `report.buckets`. What would have to be measured is said: `tracekit record --explore buckets` does.
     """
     models = run.manifest.ddp
     if not models:
@@ -33,32 +34,68 @@ def bucket_settings(run: Run, report: Report) -> Advice:
 
 
 def _of_caps(run: Run, report: Report) -> Advice:
-    seen = gradient_passes(run, steps_of(run, report.steps.process))
-    found = seen if isinstance(seen, str) else bucket_forecasts(seen)
+    steps = steps_of(run, report.steps.process)
+    tried = explored_caps(run, steps)
+    if tried is not None:
+        found = tried.problem or _measured(tried, report.steps.count, ranks_of(run))
+    else:
+        seen = gradient_passes(run, steps)
+        found = seen if isinstance(seen, str) else bucket_forecasts(seen)
     if isinstance(found, str):
         return Advice([], f"Nothing is told of gradient buckets: {found}.")
     report.buckets = found
     now, best = found.forecasts[0], best_cap(found)
     gain = gain_over(now, best)
     if best is now:
-        return Advice([], f"No other cap than {now.cap_mb:g} MiB is expected to be faster for the gradient buckets.")
+        seen = "expected to be" if found.rounds is None else "measured to be"
+        return Advice([], f"No other cap than {now.cap_mb:g} MiB is {seen} faster for the gradient buckets.")
     if gain.low <= 0:
+        longer = "a longer run tells more" if found.rounds else "`tracekit record --explore buckets` measures it"
         return Advice(
             [],
             f"Gradient buckets of {best.cap_mb:g} MiB may be faster than those of {now.cap_mb:g}, or not"
-            f" ({gain.low:+.0%} to {gain.high:+.0%} of a step): undecided; `tracekit study ddp` measures it.",
+            f" ({gain.low:+.0%} to {gain.high:+.0%} of a step): undecided; {longer}.",
         )
     setting = Setting(
-        name=SETTING,
+        name=BUCKET_CAP,
         current=found.cap_mb,
         recommended=best.cap_mb,
         gain=gain,
-        basis="model",
+        basis="model" if found.rounds is None else "measured",
         effect=effect_on(found.ranks),
         why=_why(found, best),
         apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
     )
-    return Advice([setting], f"Other gradient buckets are predicted to save {gain.expected:.0%} of a step.")
+    seen = "predicted" if found.rounds is None else "measured"
+    return Advice([setting], f"Other gradient buckets are {seen} to save {gain.expected:.0%} of a step.")
+
+
+def _measured(tried: ExploredCaps, steps: int, ranks: int) -> BucketSummary:
+    """What an exploration has found, the run's own cap first."""
+    model = tried.model
+    sizes = model.sizes[::-1]
+
+    def count(cap_mb: float) -> int:
+        first = FIRST_BUCKET if cap_mb == model.bucket_cap_mb == DEFAULT_CAP_MB else None
+        return int(buckets_of(sizes, cap_mb * MIB, first)[-1]) + 1 if sizes else 0
+
+    own = BucketForecast(model.bucket_cap_mb, count(model.bucket_cap_mb), *[tried.own_ms] * 3)
+    others = [
+        BucketForecast(
+            each.cap_mb, count(each.cap_mb), *(tried.own_ms * at for at in (each.low, each.ratio, each.high))
+        )
+        for each in sorted(tried.others, key=lambda each: each.cap_mb)
+    ]
+    return BucketSummary(
+        cap_mb=model.bucket_cap_mb,
+        ranks=ranks,
+        passes=steps,
+        bytes=model.bytes,
+        ideal_ms=None,
+        missed=None,
+        forecasts=[own, *others],
+        rounds=tried.rounds,
+    )
 
 
 def best_cap(summary: BucketSummary) -> BucketForecast:
@@ -81,8 +118,8 @@ def effect_on(ranks: int) -> Literal["identical", "numerics"]:
 def _why(summary: BucketSummary, best: BucketForecast) -> str:
     now = summary.forecasts[0]
     own = " (torch's own)" if now.cap_mb == DEFAULT_CAP_MB else ""
-    return (
-        f"{best.buckets} buckets of {best.cap_mb:g} MiB in place of {now.buckets}{own} are replayed to take"
-        f" {best.expected_ms:.3g} ms a step, {now.expected_ms:.3g} now; without communication it would be"
-        f" {summary.ideal_ms:.3g} ms"
-    )
+    others = f"{best.buckets} buckets of {best.cap_mb:g} MiB in place of {now.buckets}{own}"
+    both = f"{best.expected_ms:.3g} ms a step, {now.expected_ms:.3g} now"
+    if summary.rounds is not None:
+        return f"{others} took {both}, in {summary.rounds} rounds of blocks of steps in one run"
+    return f"{others} are replayed to take {both}; without communication it would be {summary.ideal_ms:.3g} ms"

@@ -78,6 +78,11 @@ class GradientPasses:
     spread: float
 
 
+def ranks_of(run: Run) -> int:
+    """How many ranks a run has."""
+    return int(run.sql("SELECT count(DISTINCT rank) AS ranks FROM processes WHERE rank >= 0")["ranks"].iloc[0])
+
+
 def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     """Those of the only model that is wrapped; or why nothing can be told of them."""
     models = run.manifest.ddp
@@ -100,7 +105,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     each = usual.groupby("bucket").median(numeric_only=True)
     durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
     computing, finishing = _computed(here, passes)
-    world = int(run.sql("SELECT count(DISTINCT rank) AS ranks FROM processes WHERE rank >= 0")["ranks"].iloc[0])
+    world = ranks_of(run)
     per_step = float(each["bytes"].sum())
     took = float(usual["took"].median())
     return GradientPasses(

@@ -209,8 +209,10 @@ def _buckets(report: Report) -> Lines:
         )
         for number, each in enumerate(found.forecasts)
     ]
-    without = f"{found.ideal_ms:.4g} ms a step without communication"
-    title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, predicted; {without}"
+    how = f"measured in {found.rounds} rounds"
+    if found.rounds is None:
+        how = f"predicted; {found.ideal_ms:.4g} ms a step without communication"
+    title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, {how}"
     return [title, *_table(["cap MiB", "buckets", "ms a step", "at least to at most"], rows)]
 
 

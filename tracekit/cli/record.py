@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 @click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="Apply a settings file.")
 @click.option(
     "--explore",
-    type=click.Choice(["threads"]),
-    help="Try thread counts in turn, in blocks of steps, at up to 20 % more time; no profiler windows then.",
+    type=click.Choice(["threads", "buckets"]),
+    help="Try thread counts in turn, in blocks of steps, at up to 20 % more time; or the gradient buckets of ranks;"
+    " no profiler windows then.",
 )
 @click.option(
     "--noise", "noise", multiple=True, metavar="SPEC", help="Load beside it, as of `tracekit noise`; more than once."
@@ -82,7 +83,7 @@ def command(
     from tracekit.record.machine import counts_here
     from tracekit.record.supervisor import Options, record
     from tracekit.run.folder import new_run_path
-    from tracekit.settings.exploration import EXPLORING_OVERHEAD, exploration
+    from tracekit.settings.exploration import EXPLORING_OVERHEAD, bucket_exploration, exploration
 
     program = program_of(command, "record")
     options = {name: resolved.value for name, resolved in config.resolve(flags).items()}
@@ -92,6 +93,7 @@ def command(
     for name, given in (("--pattern", pattern), ("--backend", backend)):
         if given and not noise:
             raise TracekitError(f"{name} is for noise, and there is none; add --noise, as in --noise cpu=1")
+    told_of = {"threads": lambda: exploration(counts_here()), "buckets": bucket_exploration}
     condition = condition or ("explore" if explore else _condition(settings, settings_file is not None, bool(noise)))
     outcome = record(
         Options(
@@ -101,17 +103,22 @@ def command(
             job=job or _job_here(),
             condition=condition,
             settings=settings,
-            overhead=EXPLORING_OVERHEAD if explore else options["overhead"] / 100,
+            overhead=EXPLORING_OVERHEAD if explore == "threads" else options["overhead"] / 100,
             profile="off" if explore else options["profile"],
-            collectors=options["collectors"],
+            collectors=_that_let_explore(options["collectors"], explore),
             sample_hz=options["sample_hz"],
-            explore=exploration(counts_here()) if explore else None,
+            explore=told_of[explore]() if explore else None,
             noise=_noise(noise, backend, pattern),
         )
     )
     if not quiet:
         _summary(outcome)
     return outcome.exit_code
+
+
+def _that_let_explore(collectors: list[str], explore: str | None) -> list[str]:
+    """To see a bucket takes Python, for each of them: many would seem slower than they are."""
+    return [each for each in collectors if each != "collectives" or explore != "buckets"]
 
 
 def _job_here() -> str:

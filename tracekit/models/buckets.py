@@ -24,11 +24,11 @@ from tracekit.models.ddp_replay import (
     buckets_of,
     replay_pass,
 )
+from tracekit.settings.exploration import CAPS_MB
 
 Floats = NDArray[np.float64]
 
 _MS = 1e3
-_CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 # The costs that are tried: alpha, s, and around the beta, s per byte, with which the pass ends when it did.
 _ALPHAS, _BETAS = np.geomspace(2e-5, 2e-2, 19), (1e-13, 1e-6)
 _AROUND = np.linspace(0.9, 1.1, 7)
@@ -78,7 +78,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
         return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
 
     others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
-    for cap_mb in _CAPS_MB:
+    for cap_mb in CAPS_MB:
         buckets = buckets_of(sizes.tolist(), cap_mb * MIB)
         others[buckets.tobytes()] = cap_mb, buckets
         if buckets[-1] == 0:

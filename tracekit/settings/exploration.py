@@ -1,4 +1,4 @@
-"""What an exploration tries: the grid of thread counts for this machine and this command."""
+"""What an exploration tries: the grid of thread counts for this machine and this command, or of gradient buckets."""
 
 import math
 import secrets
@@ -10,6 +10,8 @@ from tracekit.errors import TracekitError
 EXPLORING_OVERHEAD = 0.2
 # What blocks may add to the run, of which up to 20 % is promised; the rest is for what is noticed too late.
 _MAY_ADD = 0.09
+BUCKET_CAP = "ddp.bucket_cap_mb"
+CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 
 
 def thread_grid(budget: int, physical_cores: int) -> list[int]:
@@ -36,3 +38,20 @@ def exploration(counts: list[int]) -> dict[str, Any]:
 def switchback(conditions: list[dict[str, Any]]) -> dict[str, Any]:
     """The same without a look at the layers and without a limit on what slow conditions cost: to compare conditions."""
     return {"conditions": conditions, "seed": secrets.randbits(32), "in_detail": False, "may_add": math.inf}
+
+
+def bucket_exploration() -> dict[str, Any]:
+    """What is told the explorer of gradient buckets inside the program: the same on all nodes of a job, as ranks must
+    change together."""
+    caps = [{"name": bucket_condition(cap), "settings": {BUCKET_CAP: cap}} for cap in CAPS_MB]
+    return {"conditions": caps, "seed": 0}
+
+
+def bucket_condition(cap_mb: float) -> str:
+    """The name of a cap."""
+    return f"{BUCKET_CAP}={cap_mb:g}"
+
+
+def explores_buckets(explore: dict[str, Any] | None) -> bool:
+    """Whether an exploration is one of gradient buckets."""
+    return explore is not None and any(BUCKET_CAP in each["settings"] for each in explore["conditions"])

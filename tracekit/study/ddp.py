@@ -1,5 +1,5 @@
 """The study of gradient buckets: nothing set, the caps that may be best, gradients that live in their buckets, and no
-look for unused parameters where the look has found none."""
+look for unused parameters where the look has found none. Which caps may be best, a run tells that tries all in turn."""
 
 import secrets
 import time
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.advice import analyze
-from tracekit.advice.buckets import SETTING, effect_on
+from tracekit.advice.buckets import effect_on
 from tracekit.advice.entries import entries_of
 from tracekit.advice.unused_parameters import SETTING as LOOK
 from tracekit.advice.unused_parameters import needless_look
 from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
 from tracekit.analysis.words import shell_line
+from tracekit.settings.exploration import BUCKET_CAP
 from tracekit.study.result import Study
 from tracekit.study.rounds import Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
@@ -26,7 +27,8 @@ _MOST_CAPS = 3
 
 
 def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[str], None]) -> Study:
-    """Record once, then compare in fresh processes what may be the best gradient buckets.
+    """Record once as it is, and once with every cap in turn; then compare in fresh processes what may be the best
+    gradient buckets.
 
     Raises StudyError when the program fails or has no steps; RunError when the folder is taken.
     """
@@ -35,7 +37,11 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     say("recording one run")
     run = runs.explore(())
     report = analyze(run)
-    tried = candidates(report.buckets) if report.buckets else {}
+    buckets = report.buckets
+    if run.manifest.ddp:
+        say("recording one run that tries every cap in turn")
+        buckets = analyze(runs.explore(("--explore", "buckets"))).buckets or buckets
+    tried = candidates(buckets) if buckets else {}
     if run.manifest.ddp and not run.manifest.ddp[0].gradient_as_bucket_view:
         tried |= {"gradients in buckets": {VIEW: True}}
     if needless_look(report):
@@ -50,7 +56,7 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
         rounds.measure(deadline)
     else:
         rounds.stopped = f"there is nothing to compare: {report.advice}"
-    advice = _conclude(rounds.comparisons(), tried, report.buckets, [str(folder / "settings.toml"), "--", *command])
+    advice = _conclude(rounds.comparisons(), tried, buckets, [str(folder / "settings.toml"), "--", *command])
     return rounds.save(
         "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
     )
@@ -61,7 +67,7 @@ def candidates(summary: BucketSummary) -> dict[str, dict[str, Any]]:
     others = summary.forecasts[1:]
     least = min(each.high_ms for each in summary.forecasts)
     possible = sorted((each for each in others if each.low_ms <= least), key=lambda each: each.expected_ms)
-    return {f"{each.cap_mb:g} MiB": {SETTING: each.cap_mb} for each in possible[:_MOST_CAPS]}
+    return {f"{each.cap_mb:g} MiB": {BUCKET_CAP: each.cap_mb} for each in possible[:_MOST_CAPS]}
 
 
 def _conclude(
@@ -77,7 +83,7 @@ def _conclude(
     settings = [
         Setting(
             name=name,
-            current=summary.cap_mb if summary is not None and name == SETTING else not value,
+            current=summary.cap_mb if summary is not None and name == BUCKET_CAP else not value,
             recommended=value,
             gain=best.gain,
             basis="measured",

@@ -1,0 +1,112 @@
+"""Gradient buckets of real ranks, tried in turn."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recording import ENVIRONMENT, TRACEKIT
+
+from tracekit.advice import analyze
+from tracekit.analysis.explored_caps import explored_caps
+from tracekit.analysis.steps import find_steps
+from tracekit.run.reader import Run, open_run
+
+# Beside the wrapped model another one learns the same, whose gradients the program averages itself: no bit may differ.
+PROGRAM = """
+import copy, sys
+from contextlib import nullcontext
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+how, steps = sys.argv[1].split(), int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
+alone = copy.deepcopy(model)
+kinds = {"view": "gradient_as_bucket_view", "static": "static_graph"}
+shared = DistributedDataParallel(model, **{kinds[word]: True for word in how if word in kinds})
+if "hook" in how:
+    shared.register_comm_hook(None, allreduce_hook)
+models = (shared, alone)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in models]
+inputs = torch.randn(8, 256) + rank
+if "join" in how:
+    steps += 5 * rank
+    models = models[:1]
+with Join([shared]) if "join" in how else nullcontext():
+    for step in range(steps):
+        for each, optimizer in zip(models, optimizers):
+            if "accumulate" in how:
+                with shared.no_sync():
+                    (each(inputs.flip(0)).pow(2).mean() / 2).backward()
+            if "aside" in how and rank == 0 and step % 7 == 3:
+                each(inputs)
+                with torch.no_grad():
+                    each(inputs)
+            each(inputs).pow(2).mean().backward()
+            if each is alone:
+                gradients = [parameter.grad for parameter in alone.parameters()]
+                sums = torch.cat([gradient.flatten() / 2 for gradient in gradients])
+                dist.all_reduce(sums)
+                for gradient, part in zip(gradients, sums.split([each.numel() for each in gradients])):
+                    gradient.copy_(part.view_as(gradient))
+            optimizer.step()
+            optimizer.zero_grad()
+if "join" not in how:
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), alone.parameters()))
+if rank == 0:
+    print(shared.bucket_bytes_cap)
+dist.barrier()
+dist.destroy_process_group()
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ddp") / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def explored(program: Path, folder: Path, how: str, steps: int) -> tuple[Run, str]:
+    """The recorded run, and what the ranks printed."""
+    words = [*TORCHRUN, str(program), how, str(steps)]
+    command = [*TRACEKIT, "record", "-q", "--explore", "buckets", "-o", str(folder), "--", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    assert ended.returncode == 0, ended.stderr
+    return open_run(folder), ended.stdout
+
+
+@pytest.mark.parametrize("how", ["plain", "accumulate aside", "view static"])
+def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, program: Path, tmp_path: Path) -> None:
+    """GIVEN 1.5 MB of gradients THEN each cap that makes other buckets is tried, round by round, and what is learnt is
+    the same, bit by bit: whatever a rank calculates aside."""
+    run, _ = explored(program, tmp_path / "run", how, 190)
+    found = explored_caps(run, find_steps(run))
+    assert found is not None and found.problem is None and found.rounds == 4
+    assert sorted(each.cap_mb for each in found.others) == [0.25, 0.5, 2.0]
+    both = run.sql("SELECT process, name, step FROM spans WHERE kind = 'block' ORDER BY process, layer")
+    orders = [list(zip(part["name"], part["step"], strict=True)) for _, part in both.groupby("process")]
+    assert len(orders) == 2 and orders[0] == orders[1] and len(orders[0]) == 16
+    report = analyze(run)
+    assert report.buckets is not None and report.buckets.rounds == 4 and report.buckets.ranks == 2
+    assert not [note for note in run.missing if note.what.startswith("an exploration")]
+
+
+@pytest.mark.parametrize(("how", "why"), [("hook", "register_comm_hook"), ("join", "join_hook")])
+def test_where_buckets_cannot_be_others_the_program_keeps_its_own(
+    how: str, why: str, program: Path, tmp_path: Path
+) -> None:
+    run, printed = explored(program, tmp_path / "run", how, 40)
+    assert printed == f"{25 << 20}\n"
+    assert [note.why for note in run.missing if note.what == "an exploration of gradient buckets"] == [
+        f"the program calls DistributedDataParallel.{why}"
+    ]
+    assert "tracekit record --explore buckets" not in analyze(run).advice
