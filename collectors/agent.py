@@ -42,6 +42,14 @@ class Collector(Protocol):
         """Take every hook out again; called once, also after a failure."""
 
 
+class AroundBackward(Protocol):
+    """What is told of each run of the engine that accumulates gradients; one may begin another."""
+
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
 class Agent:
     """Everything tracekit does in one process. Collectors reach the spool, the governor and each other through it."""
 
@@ -59,6 +67,7 @@ class Agent:
         self.after_fork: list[Callable[[], None]] = []  # in the child
         self.before_exit: list[Callable[[], None]] = []
         self.after_backward: list[Callable[[], None]] = []
+        self.around_backward: list[AroundBackward] = []
         self.phases: PhaseClock | None = None  # of a rank of several
         self.in_pass: Passing | None = None  # while its buckets go past us
         self.on_settling: list[Callable[[], None]] = []

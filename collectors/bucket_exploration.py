@@ -1,18 +1,21 @@
 """Exploration of gradient buckets: one ordinary run under several caps in turn, in randomised blocks of steps.
 
-A block begins as the model is called for the first time after the last backward pass of the block before: it is given
-another reducer then, as torch gives one to a model that was pickled. The first steps of a block belong to the change:
-one shows torch in which order gradients come, with the next the buckets are formed anew.
+The wrapped model is given another reducer at the end of a backward pass, as torch gives one to a model that was
+pickled. The first passes with it belong to the change: one shows torch in which order gradients come, then the buckets
+are formed anew.
 
 Ranks must change at the same pass, or they would send each other different buckets. What they count are backward passes
-that communicate: those all have in common, whatever their clocks say. So blocks are of so many steps, not of so many
-seconds, and the order is the same everywhere.
+in which they communicate; so blocks are of so many passes, not of so many seconds, and the order of the caps is the
+same everywhere. And before each change they agree (`_Agreement`): a rank that does not explore, or not any more, or is
+at another pass, lets all stop.
 
 The analysis is `tracekit.analysis.explored_caps`.
 """
 
 import random
+import sys
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,16 +23,19 @@ from weakref import ref
 
 from tracekit.record.wire import Kind
 from tracekit.settings.exploration import BUCKET_CAP, bucket_condition
-from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION
+from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, LEFT_OUT_COLLECTIVES
 
 from .ddp_configuration import configuration_of
 from .exploration import compiles
 from .patching import Patches
+from .tracebacks import comes_from_a_signal_handler
+from .watched_group import counter_of
 
 if TYPE_CHECKING:
     from .agent import Agent
 
-# Passes before the first block; and of a block: those of the change, and those that tell.
+# Passes before the first block; and of a block: those of the change, and those that tell but for the last one, in whose
+# step the next block begins.
 _WARM_UP = 10
 _TRANSITION, _STEPS = 3, 8
 _MIB = 1 << 20
@@ -48,12 +54,13 @@ class BucketExploration:
         self._model: ref[Any] | None = None
         self._is_off = False
         self._configurations: list[dict[str, object]] = []
-        self._conditions: list[tuple[int, Any]] = []  # by number: the name, and what torch makes of the cap
+        self._conditions: list[tuple[str, Any]] = []  # by number: the name, and what torch makes of the cap
         self._queue: list[int] = []
         self._block: int | None = None
         self._round, self._number, self._began = -1, 0, 0
         self._left = _WARM_UP
-        self._is_awaited = self._is_due = False  # a pass that communicates; the next block
+        self._is_awaited = False  # a pass that communicates
+        self._depth = self._counted = self._thread = 0
 
     def hook(self, module: ModuleType) -> None:
         """`module` is torch.nn.parallel.distributed."""
@@ -62,14 +69,18 @@ class BucketExploration:
         self._patches.replace(ddp, "forward", self._called)
         for name in _ENDS_IT:
             self._patches.replace(ddp, name, self._ended_by)
-        self._agent.after_backward.append(self._backward_ended)
+        self._agent.around_backward.append(self)
         self._agent.before_exit.append(self._end)
-        self._agent.after_fork.append(self.off)
-        self._agent.note_missing("collectives", "left out while gradient buckets are explored: to see one takes time")
+        self._agent.after_fork.append(self._forked)
+        self._agent.note_missing(LEFT_OUT_COLLECTIVES, "left out in an exploration of buckets: to see one takes time")
         self._agent.facts_now.append(lambda: {"ddp": self._configurations} if self._configurations else {})
 
     def off(self) -> None:
         self._is_off = True
+
+    def _forked(self) -> None:
+        """A child may become a rank of its own, or loads data for this one."""
+        self._is_off = self._is_off or self._model is not None
 
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         distributed = self._module.dist
@@ -78,24 +89,37 @@ class BucketExploration:
             original(model, *args, **kwargs)
             try:
                 self._configurations.append(configuration_of(model))
+                self._agent.describe(rank=distributed.get_rank(), world_size=distributed.get_world_size())
                 if self._model is not None:
                     self._stop("the program wraps several models")
-                self._model = ref(model)
-                if why := _why_not(model):
+                elif why := _why_not(model):
                     self._stop(why)
-                self._agent.describe(rank=distributed.get_rank(), world_size=distributed.get_world_size())
+                else:
+                    self._follow(model)
             except Exception as error:
-                self._agent.fail("conditions", error)
+                self._failed(error)
 
         return __init__
 
+    def _follow(self, model: Any) -> None:
+        count = counter_of(model.process_group)
+        if count is None:
+            self._stop("the passes in which ranks communicate can be counted with gloo alone")
+            return
+        self._model, self._count = ref(model), count
+        self._parameters = [id(each) for each in model._build_params_for_reducer()[0]]
+        self._agreement = _Agreement(self._module.dist, model.process_group)
+        self._conditions = self._that_differ(model)
+        if len(self._conditions) == 1:
+            self._stop("every cap makes the same buckets")
+
     def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_off:
+            if self._model is not None and model is self._model() and not self._is_off:
                 try:
                     self._begin_pass(model)
                 except Exception as error:
-                    self._stop(f"it failed ({type(error).__name__}: {error})"[:200])
+                    self._failed(error)
             return original(model, *args, **kwargs)
 
         return forward
@@ -110,55 +134,89 @@ class BucketExploration:
     def _begin_pass(self, model: Any) -> None:
         import torch
 
-        if not torch.is_grad_enabled() or not model.require_backward_grad_sync:
+        if not torch.is_grad_enabled() or not model.require_backward_grad_sync or self._is_awaited:
             return
         if compiles():
             self._stop("the program uses torch.compile")
-        elif self._is_due:
-            self._next(model)
-        self._is_awaited = not self._is_off
+        elif [id(each) for each in model._build_params_for_reducer()[0]] != self._parameters:
+            self._stop("other parameters are trained than when the model was wrapped")
+        else:
+            self._is_awaited = True
 
-    def _backward_ended(self) -> None:
-        if not self._is_awaited:
+    # A run of the engine that accumulates gradients; one may begin another.
+
+    def enter(self) -> None:
+        if self._is_off or not self._is_awaited:
             return
-        self._is_awaited = False
+        try:
+            if not self._depth:
+                self._counted, self._thread = self._count(), get_ident()
+                if self._left == 1:
+                    self._agreement.offer(self._number, self._counted)
+            self._depth += self._thread == get_ident()
+        except Exception as error:
+            self._failed(error)
+
+    def leave(self) -> None:
+        if self._is_off or not self._depth or self._thread != get_ident():
+            return
+        self._depth -= 1
+        if self._depth or self._count() == self._counted:
+            return
+        if sys.exc_info()[0] is not None:
+            self._stop("a backward pass failed")
+            return
+        try:
+            self._is_awaited = False
+            self._end_pass()
+        except Exception as error:
+            self._failed(error)
+
+    def _end_pass(self) -> None:
+        model = self._model() if self._model is not None else None
+        if model is None:
+            self._stop("the model is gone")
+            return
         self._left -= 1
-        if self._left > 0:
+        if self._left == _TRANSITION + _STEPS - 1 and self._block is not None:
+            model.reducer._rebuild_buckets()  # torch would as it is called again, which is not always by all ranks
+        if self._left == _STEPS:
+            self._began = clock()
+        if self._left == 1 and self._block is not None:
+            name = self._agent.spool.intern(self._conditions[self._block][0])
+            self._agent.spool.write(Kind.BLOCK, name, self._began, clock(), self._number, self._round)
+        if self._left:
             return
-        if self._block is not None:
-            name = self._conditions[self._block][0]
-            self._agent.spool.write(
-                Kind.BLOCK, name, self._began, clock(), self._number, self._round, _TRANSITION, 0
-            )  # fmt: skip
-            self._number += 1
-        self._is_due = True
+        if self._agreement.is_reached():
+            self._next(model)
+        else:
+            self._stop("not all ranks explore, or they are not at the same pass")
 
     def _next(self, model: Any) -> None:
         """Begin the next block."""
-        self._is_due = False
-        if not self._conditions:
-            self._conditions = self._that_differ(model)
         if not self._queue:
             self._round += 1
             self._queue = self._random.sample(range(len(self._conditions)), len(self._conditions))
+        self._number += 1
         self._block = self._queue.pop(0)
         self._left = _TRANSITION + _STEPS
-        self._began = clock()
         _give(model, self._conditions[self._block][1])
 
-    def _that_differ(self, model: Any) -> list[tuple[int, Any]]:
+    def _that_differ(self, model: Any) -> list[tuple[str, Any]]:
         """The program's own cap, and of those to try the smallest that makes the same buckets."""
-        own, intern = model._bucket_config, self._agent.spool.intern
-        sizes = model._build_params_for_reducer()[0][::-1]
-        found: dict[tuple[tuple[int, ...], ...], tuple[int, Any]] = {}
+        own = model._bucket_config
+        parameters = model._build_params_for_reducer()[0]
+        if not model.find_unused_parameters:  # else buckets are formed once, in this order
+            parameters = parameters[::-1]
+        found: dict[tuple[tuple[int, ...], ...], tuple[str, Any]] = {}
         for cap in sorted(self._caps):
             config = self._module._BucketCapacityConfig.create(
                 bucket_cap_mb=cap, bucket_cap_mb_list=None, use_python_reducer=False
             )
             if config.bucket_bytes_cap != own.bucket_bytes_cap:
-                found.setdefault(self._buckets(config, sizes), (intern(bucket_condition(cap)), config))
-        found.pop(self._buckets(own, sizes), None)
-        return [(intern(bucket_condition(own.bucket_bytes_cap / _MIB)), own), *found.values()]
+                found.setdefault(self._buckets(config, parameters), (bucket_condition(cap), config))
+        found.pop(self._buckets(own, parameters), None)
+        return [(bucket_condition(own.bucket_bytes_cap / _MIB), own), *found.values()]
 
     def _buckets(self, config: Any, parameters: list[Any]) -> tuple[tuple[int, ...], ...]:
         """Which parameters are in a bucket together, once their order is known."""
@@ -166,25 +224,55 @@ class BucketExploration:
         buckets, _ = self._module.dist._compute_bucket_assignment_by_size(parameters, limits)
         return tuple(tuple(each) for each in buckets)
 
-    def _stop(self, why: str) -> None:
-        if not self._is_off:
-            self.off()
-            self._agent.note_missing(ENDED_BUCKET_EXPLORATION, why)
+    def _failed(self, error: Exception) -> None:
+        if comes_from_a_signal_handler(error):
+            raise error
+        self._stop(f"it failed ({type(error).__name__}: {error})"[:200])
 
-    def _end(self) -> None:
+    def _stop(self, why: str) -> None:
         if self._is_off:
             return
-        if self._model is None:
+        self.off()
+        kept = "" if self._block is None else f"; the model keeps buckets of {self._conditions[self._block][0]}"
+        self._agent.note_missing(ENDED_BUCKET_EXPLORATION, why + kept)
+
+    def _end(self) -> None:
+        if compiles():
+            self._stop("the program uses torch.compile")
+        elif self._model is None:
             if self._agent.governor.steps:  # a launcher has none
                 self._stop("the program wrapped no model with DistributedDataParallel")
         elif self._round < 1:
             self._stop("the program's steps are too few for a round of blocks")
 
 
+class _Agreement:
+    """Whether all ranks of a group are to change after the same pass. Each offers to as that pass begins: when it is
+    over all have, if they do. It is kept in the store by which the ranks have met, and nobody waits for anybody."""
+
+    def __init__(self, distributed: Any, group: Any) -> None:
+        self._store, self._ranks = distributed.distributed_c10d._get_default_store(), group.size()
+        self._group, self._key = group.group_name, ""
+
+    def offer(self, block: int, counted: int) -> None:
+        """`counted`: how many collectives the group has begun, by which a pass is known."""
+        key = f"tracekit/buckets/{self._group}/{block}/{counted}"
+        if key != self._key:  # a rank may run the engine for itself before
+            self._key = key
+            self._store.add(key, 1)
+
+    def is_reached(self) -> bool:
+        return bool(self._key and self._store.add(self._key, 0) == self._ranks)
+
+
 def _why_not(model: Any) -> str:
     """Why its reducer cannot be another one; "" where it can."""
     if model._use_python_reducer or model._delay_all_reduce_all_params or model.mixed_precision is not None:
         return "the model is not reduced in buckets alone"
+    if model.static_graph:
+        return "its graph is static, and would have to be learnt anew"
+    if model.gradient_as_bucket_view:
+        return "gradients live in the buckets, and a program may hold them"
     if any(each.device.type != "cpu" for each in model.parameters()):
         return "steps of a GPU are not told by the clock of a CPU; compare whole runs: tracekit study ddp"
     return ""
@@ -196,7 +284,3 @@ def _give(model: Any, config: Any) -> None:
     parameters, are_sparse = model._build_params_for_reducer()
     names = model._build_debug_param_to_name_mapping(parameters)
     model._ddp_init_helper(parameters, are_sparse, names, model.static_graph)
-    if model.static_graph:
-        model._static_graph_delay_allreduce_enqueued = False  # or the next pass would reduce nothing
-        model.reducer._set_static_graph()
-        model.logger._set_static_graph()

@@ -115,9 +115,12 @@ class Steps:
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             passing = agent.in_pass
+            gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
             try:
                 if agent.safe_point_due:
                     agent.safe_point()
+                for around in agent.around_backward if not gradients_only else ():
+                    around.enter()
                 if agent.phases is not None and agent.phases.follows:
                     agent.phases.enter(IN_BACKWARD)
                 if passing is not None:
@@ -132,13 +135,14 @@ class Steps:
                 try:
                     for act in agent.after_backward:
                         act()
+                    for around in agent.around_backward if not gradients_only else ():
+                        around.leave()
                     if passing is not None:
                         passing.leave()
                     if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:
                         self.backward.engine_ended()
-                    gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
                     note((name, threads.current().tid, start, end, gradients_only, 0, 0, 0, 0, 0, _PHASE))
                     if agent.step_source_rank >= BACKWARD:
                         agent.step_source(BACKWARD)

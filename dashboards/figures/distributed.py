@@ -103,13 +103,14 @@ def middle_of(meetings: Meetings, count: int) -> tuple[int, int]:
 
 
 def buckets_figure(buckets: BucketSummary) -> go.Figure:
-    """The predicted time of a step by the cap of the gradient buckets, with its range; that of the run stands out."""
+    """The time of a step by the cap of the gradient buckets, predicted or measured, with its range; that of the run
+    stands out."""
     now = buckets.forecasts[0]
     ranked = sorted(buckets.forecasts, key=lambda each: each.cap_mb)
     figure = go.Figure()
     figure.add_trace(
         go.Scatter(
-            name="predicted",
+            name="predicted" if buckets.rounds is None else "measured",
             x=[each.cap_mb for each in ranked],
             y=[each.expected_ms for each in ranked],
             error_y={

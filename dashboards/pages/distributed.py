@@ -20,12 +20,12 @@ _GROUPS, _MEETINGS, _MOST_LANES = 4, 24, 64
 def render(view: View) -> Component:
     run = the_run(view)
     report = run.report()
-    if not report.ranks:
+    if not report.ranks and report.buckets is None:
         return page("Distributed", section("No ranks that wait for each other were seen in this run", *_why()))
     drawn = list(zip(find_meetings(run.run), report.ranks, strict=False))
     return page(
         "Distributed",
-        section("Whose delays the others waited for", *_causes(report)),
+        section("Whose delays the others waited for", *_causes(report)) if report.ranks else None,
         section("What a step would take with other gradient buckets", graph(buckets_figure(report.buckets)))
         if report.buckets
         else None,
@@ -47,7 +47,7 @@ def render(view: View) -> Component:
 
 
 def _why() -> list[Component]:
-    return [nothing("It has one process, or its ranks did not communicate through torch.distributed.")]
+    return [nothing("It has one process, or its ranks were not seen to communicate through torch.distributed.")]
 
 
 def _causes(report: Report) -> list[Component]:

@@ -13,6 +13,7 @@ from tracekit.models.buckets import bucket_forecasts
 from tracekit.models.ddp_replay import DEFAULT_CAP_MB, FIRST_BUCKET, MIB, buckets_of
 from tracekit.run.reader import Run
 from tracekit.settings.exploration import BUCKET_CAP
+from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION
 
 
 def bucket_settings(run: Run, report: Report) -> Advice:
@@ -42,7 +43,8 @@ def _of_caps(run: Run, report: Report) -> Advice:
         seen = gradient_passes(run, steps)
         found = seen if isinstance(seen, str) else bucket_forecasts(seen)
     if isinstance(found, str):
-        return Advice([], f"Nothing is told of gradient buckets: {found}.")
+        ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), found)
+        return Advice([], f"Nothing is told of gradient buckets: {ended}.")
     report.buckets = found
     now, best = found.forecasts[0], best_cap(found)
     gain = gain_over(now, best)

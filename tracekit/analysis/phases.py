@@ -15,6 +15,7 @@ from tracekit.analysis.intervals import Intervals, join, subtract, union
 from tracekit.analysis.loop import Rows, What, without_phases
 from tracekit.analysis.steps import Steps
 from tracekit.run.reader import Run
+from tracekit.settings.inside import LEFT_OUT_COLLECTIVES
 
 # In order of precedence; "other" is what remains.
 _OPEN = {
@@ -46,7 +47,7 @@ def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
     are not known.
     """
     frames = []
-    for process, mine in steps.frame.groupby("process"):
+    for process, mine in steps.frame.groupby("process") if not _lacks_communication(run) else ():
         mine = known_phases(mine, steps.evidence[int(process)])
         times = phase_times(steps.loop_rows(int(process)))
         starts, durations = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
@@ -65,6 +66,13 @@ def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame({"process": [], "step": [], "phase": pd.Categorical([], PHASES), "duration_ns": []})
     return pd.concat(frames, ignore_index=True)
+
+
+def _lacks_communication(run: Run) -> bool:
+    """Whether ranks were recorded without what they communicate."""
+    if not any(note.what == LEFT_OUT_COLLECTIVES for note in run.missing):
+        return False
+    return bool(run.sql("SELECT count(DISTINCT rank) > 1 AS are_several FROM processes")["are_several"].iloc[0])
 
 
 def known_phases(mine: pd.DataFrame, evidence: Rows) -> pd.DataFrame:

@@ -118,6 +118,8 @@ def command(
 
 def _that_let_explore(collectors: list[str], explore: str | None) -> list[str]:
     """To see a bucket takes Python, for each of them: many would seem slower than they are."""
+    if explore == "buckets" and "steps" not in collectors:
+        raise TracekitError("--explore buckets compares steps, and --collectors leaves them out; add steps to it")
     return [each for each in collectors if each != "collectives" or explore != "buckets"]
 
 

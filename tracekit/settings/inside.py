@@ -11,6 +11,8 @@ ENDED_PLAN = "the thread counts, from then on"
 # What a run misses from where its exploration ended before its time.
 ENDED_EXPLORATION = "the exploration of thread counts"
 ENDED_BUCKET_EXPLORATION = "an exploration of gradient buckets"
+# And what it misses as it explores.
+LEFT_OUT_COLLECTIVES = "collectives"
 # Of a loader that is not the one that its settings were found for, or is not there, or a model; and of an iterable one.
 REFUSED, KEPT_WORKERS = "settings of ", "num_workers of "
 _LOADER, _DDP = "loader.", "ddp."

@@ -37,10 +37,14 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     say("recording one run")
     run = runs.explore(())
     report = analyze(run)
-    buckets = report.buckets
-    if run.manifest.ddp:
+    buckets, advice_of_caps = report.buckets, report.advice
+    if run.manifest.ddp and not run.manifest.gpus:
         say("recording one run that tries every cap in turn")
-        buckets = analyze(runs.explore(("--explore", "buckets"))).buckets or buckets
+        explored = analyze(runs.explore(("--explore", "buckets")))
+        if explored.buckets is not None:
+            buckets, advice_of_caps = explored.buckets, explored.advice
+        else:
+            say(explored.advice)
     tried = candidates(buckets) if buckets else {}
     if run.manifest.ddp and not run.manifest.ddp[0].gradient_as_bucket_view:
         tried |= {"gradients in buckets": {VIEW: True}}
@@ -55,7 +59,7 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     if tried:
         rounds.measure(deadline)
     else:
-        rounds.stopped = f"there is nothing to compare: {report.advice}"
+        rounds.stopped = f"there is nothing to compare: {advice_of_caps}"
     advice = _conclude(rounds.comparisons(), tried, buckets, [str(folder / "settings.toml"), "--", *command])
     return rounds.save(
         "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
