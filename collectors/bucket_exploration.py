@@ -6,7 +6,7 @@ are formed anew.
 
 Ranks must change at the same pass, or they would send each other different buckets. What they count are backward passes
 in which they communicate; so blocks are of so many passes, not of so many seconds, and the order of the caps is the
-same everywhere. And before each change they agree (`_Agreement`): a rank that does not explore, or not any more, or is
+same everywhere. And before each change they agree (`Agreement`): a rank that does not explore, or not any more, or is
 at another pass, lets all stop.
 
 The analysis is `tracekit.analysis.explored_caps`.
@@ -108,7 +108,8 @@ class BucketExploration:
             return
         self._model, self._count = ref(model), count
         self._parameters = [id(each) for each in model._build_params_for_reducer()[0]]
-        self._agreement = _Agreement(self._module.dist, model.process_group)
+        group, store = model.process_group, self._module.dist.distributed_c10d._get_default_store()
+        self._agreement = Agreement(store, group.group_name, group.size())
         self._conditions = self._that_differ(model)
         if len(self._conditions) == 1:
             self._stop("every cap makes the same buckets")
@@ -246,13 +247,13 @@ class BucketExploration:
             self._stop("the program's steps are too few for a round of blocks")
 
 
-class _Agreement:
+class Agreement:
     """Whether all ranks of a group are to change after the same pass. Each offers to as that pass begins: when it is
     over all have, if they do. It is kept in the store by which the ranks have met, and nobody waits for anybody."""
 
-    def __init__(self, distributed: Any, group: Any) -> None:
-        self._store, self._ranks = distributed.distributed_c10d._get_default_store(), group.size()
-        self._group, self._key = group.group_name, ""
+    def __init__(self, store: Any, group: str, ranks: int) -> None:
+        self._store, self._group, self._ranks = store, group, ranks
+        self._key = ""
 
     def offer(self, block: int, counted: int) -> None:
         """`counted`: how many collectives the group has begun, by which a pass is known."""

@@ -1,0 +1,40 @@
+"""Whether ranks agree to change their gradient buckets together."""
+
+from torch.distributed import HashStore
+
+from tracekit.collectors.bucket_exploration import Agreement
+
+
+def agreements(ranks: int) -> list[Agreement]:
+    store = HashStore()
+    return [Agreement(store, "all", ranks) for _ in range(ranks)]
+
+
+def test_ranks_agree_when_all_have_offered_for_the_same_pass() -> None:
+    """GIVEN a rank that offers twice, as it runs the engine for itself before THEN that counts once."""
+    ranks = agreements(3)
+    assert not any(each.is_reached() for each in ranks)
+    for each in (*ranks[:2], ranks[0]):
+        each.offer(block=4, counted=77)
+    assert not any(each.is_reached() for each in ranks)
+    ranks[2].offer(block=4, counted=77)
+    assert all(each.is_reached() for each in ranks)
+
+
+def test_a_rank_at_another_pass_lets_nobody_change() -> None:
+    """GIVEN a rank that is a pass ahead, or behind THEN no rank believes that all agree, whichever asks first."""
+    for block, counted in ((4, 80), (5, 77)):
+        ranks = agreements(2)
+        ranks[0].offer(4, 77)
+        assert not ranks[0].is_reached()
+        ranks[1].offer(block, counted)
+        assert not any(each.is_reached() for each in ranks)
+
+
+def test_one_agreement_is_not_the_next() -> None:
+    ranks = agreements(2)
+    for block in range(3):
+        ranks[0].offer(block, 10 * block)
+        assert not ranks[0].is_reached()
+        ranks[1].offer(block, 10 * block)
+        assert all(each.is_reached() for each in ranks)
