@@ -29,15 +29,19 @@ class Recorded:
         return open_run(self.path)
 
 
-# What torch says as it aborts a rank at its end, all work done: once in a hundred runs or so of a busy machine, and
-# seen without tracekit only.
+# What torch says as it aborts a rank at its end, all work done: once in a hundred runs or so of a busy machine, also
+# twice on end, and seen without tracekit only.
 _TORCH_ABORTS = "terminate called without an active exception"
+_MOST_TRIES = 4
 
 
 def plain(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command without tracekit; ranks that torch aborts at their end once more."""
-    done = _run(command)
-    return _run(command) if done.returncode and _TORCH_ABORTS in done.stderr else done
+    """Run a command without tracekit; ranks that torch aborts at their end again."""
+    for _ in range(_MOST_TRIES):
+        done = _run(command)
+        if not done.returncode or _TORCH_ABORTS not in done.stderr:
+            break
+    return done
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
