@@ -139,7 +139,7 @@ class BucketExploration:
             return
         if compiles():
             self._stop("the program uses torch.compile")
-        elif [id(each) for each in model._build_params_for_reducer()[0]] != self._parameters:
+        elif self._left == 1 and [id(each) for each in model._build_params_for_reducer()[0]] != self._parameters:
             self._stop("other parameters are trained than when the model was wrapped")
         else:
             self._is_awaited = True

@@ -11,6 +11,7 @@ from tracekit.run.reader import Run, open_run
 
 PROGRAMS = Path(__file__).parent / "integration" / "programs"
 TRACEKIT = [sys.executable, "-m", "tracekit"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # One thread: two processes of two threads each on two cores would wait for each other's spinning.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 

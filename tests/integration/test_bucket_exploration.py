@@ -1,11 +1,10 @@
 """Gradient buckets of real ranks, tried in turn."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from recording import ENVIRONMENT, TRACEKIT
+from recording import ENVIRONMENT, TORCHRUN, TRACEKIT
 
 from tracekit.advice import analyze
 from tracekit.analysis.explored_caps import explored_caps
@@ -66,7 +65,6 @@ if rank == 0:
 dist.barrier()
 dist.destroy_process_group()
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.fixture(scope="module")

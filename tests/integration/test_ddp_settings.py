@@ -2,11 +2,10 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from recording import ENVIRONMENT, TRACEKIT
+from recording import ENVIRONMENT, TORCHRUN, TRACEKIT
 
 from tracekit.advice import analyze
 from tracekit.run.reader import open_run
@@ -34,7 +33,6 @@ if dist.get_rank() == 0:
 dist.barrier()  # gloo may abort a rank whose peer has gone before it
 dist.destroy_process_group()
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from recording import PROGRAMS, comparable, plain, record
+from recording import PROGRAMS, TORCHRUN, comparable, plain, record
 
 from tracekit.analysis.report import analyze
 from tracekit.analysis.steps import find_steps
 
 PYTHON = [sys.executable]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 INNER = [f"rnn.layer{layer}{direction}" for layer in (0, 1) for direction in ("", ".reverse")]
 
 

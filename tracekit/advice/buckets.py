@@ -52,7 +52,10 @@ def _of_caps(run: Run, report: Report) -> Advice:
         seen = "expected to be" if found.rounds is None else "measured to be"
         return Advice([], f"No other cap than {now.cap_mb:g} MiB is {seen} faster for the gradient buckets.")
     if gain.low <= 0:
-        longer = "a longer run tells more" if found.rounds else "`tracekit record --explore buckets` measures it"
+        model = run.manifest.ddp[0]
+        is_explored = not (model.static_graph or model.gradient_as_bucket_view)
+        how = "tracekit record --explore buckets" if is_explored else "tracekit study ddp"
+        longer = "a longer run tells more" if found.rounds else f"`{how}` measures it"
         return Advice(
             [],
             f"Gradient buckets of {best.cap_mb:g} MiB may be faster than those of {now.cap_mb:g}, or not"
