@@ -80,6 +80,8 @@ def _noise(report: Report) -> Lines:
 def _phases_known(steps: StepSummary) -> Lines:
     if steps.phase_steps == steps.count:
         return []
+    if not steps.phase_steps:
+        return ["  phases of no step are known: module calls, or what ranks communicate, were left out"]
     left_out = "module calls or gradient buckets were left out, to cost less"
     return [f"  phases from {steps.phase_steps} of the steps: on the others {left_out}"]
 
