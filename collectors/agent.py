@@ -76,7 +76,7 @@ class Agent:
         self.safe_point_due = False
         self.worker = NO_WORKER  # of a loader, that this process is
         self.workers_to_fork = WorkersToFork()
-        self._announcements: dict[int, tuple[int, bytes]] = {}  # of children, by the thread that forks them
+        self._announcements: dict[int, tuple[int, int, bytes]] = {}  # of children, by the thread that forks them
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
@@ -119,6 +119,12 @@ class Agent:
                     self.fail(name, error)
 
         wrapt.register_post_import_hook(guarded, module)
+
+    def also_after_fork(self, act: Callable[[], None]) -> None:
+        """From now on a forked child has something to leave behind. Whatever it touches has to be copied, so only what
+        has been used is gone through there."""
+        if act not in self.after_fork:
+            self.after_fork.append(act)
 
     def fail(self, name: str, error: BaseException) -> None:
         """Switch a collector off for good and note why; the program goes on as without it.
@@ -254,11 +260,14 @@ class Agent:
 
     def _prepare_fork(self) -> None:
         self._announcements.pop(get_ident(), None)
-        self._run_all([*self.before_fork, self._prepare_announcement, self.spool.prepare_fork])
+        self._run_all([*self.before_fork, self._prepare_announcement])
 
     def _prepare_announcement(self) -> None:
         """What the child will say, made where nothing has to be copied for it."""
-        self._announcements[get_ident()] = self.workers_to_fork.of_this_fork()
+        worker, who = self.workers_to_fork.of_this_fork()
+        names = self.spool.names_on_disk()
+        who = b'"names_of": ["%s", %d], ' % (self.stem.encode("ascii"), names) + who
+        self._announcements[get_ident()] = worker, names, who
 
     def _has_forked(self) -> None:
         self._announcements.pop(get_ident(), None)
@@ -297,13 +306,14 @@ class Agent:
         """In a forked child: nothing of the parent's files, counts or open calls is ours."""
         try:
             bootstrap = sys.modules["tracekit_start"]
-            self.worker, who = self._announcements.pop(get_ident(), (NO_WORKER, b""))
+            self.worker, names, who = self._announcements.pop(get_ident(), (NO_WORKER, 0, b""))
             self._announcements.clear()
             self.workers_to_fork = WorkersToFork()
             bootstrap.announce_as(self.folder, who or _who_it_is())
             self.stem = bootstrap.stem
             threads.start_anew()
-            self.spool.continue_as(self.folder, self.stem)
+            self.spool.continue_as(self.folder, self.stem, names)
+            self._of_parent = self.governor, self._facts  # to let go of these, they would have to be copied
             self.governor = Governor(self.governor.budget, self.governor.note_ns)
             self._facts = {}
             self.step_source_rank = 99

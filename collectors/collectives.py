@@ -6,7 +6,6 @@
 """
 
 from collections.abc import Callable
-from inspect import signature
 from threading import local
 from time import perf_counter_ns as clock
 from types import ModuleType
@@ -19,7 +18,7 @@ from .buckets import Buckets
 from .entered import Entered
 from .groups import Groups
 from .in_flight import NOT_SEEN, InFlight, Sent
-from .patching import Patches
+from .patching import Patches, place_of
 from .phase_clock import COMMUNICATION, PhaseClock
 
 _OF_ALL = (
@@ -46,7 +45,6 @@ class Collectives:
         self._agent = agent
         self._in_flight = InFlight(agent)
         agent.before_exit.append(self._in_flight.give_up)
-        agent.after_fork.append(self._start_anew)
         agent.when_imported("collectives", "torch.distributed.distributed_c10d", self._hook)
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
 
@@ -90,6 +88,7 @@ class Collectives:
                 return result
             try:
                 self._groups.start_anew()
+                self._agent.also_after_fork(self._start_anew)
                 agent, ranks = self._agent, module.get_world_size()
                 agent.describe(rank=module.get_rank(), world_size=ranks)
                 if ranks > 1 and agent.phases is None:
@@ -125,7 +124,7 @@ class Collectives:
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, inside = self._agent, self._inside
         op, of_all = agent.spool.intern(original.__name__), original.__name__ in _OF_ALL
-        place = _place_of(original, "group")
+        place = place_of(original, "group")
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._is_off or getattr(inside, "a_call", False):  # of objects, which are sent as tensors
@@ -209,11 +208,6 @@ class _Call:
                 self._collectives.end(self._sent, self._what[1], self.work, kind is None)
         except Exception as failure:
             self._collectives.failed(failure)
-
-
-def _place_of(function: Callable[..., Any], parameter: str) -> int:
-    names = list(signature(function).parameters)
-    return names.index(parameter) if parameter in names else len(names)
 
 
 def _largest(values: tuple[Any, ...]) -> tuple[int, str, str]:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from threading import RLock, get_ident
 from time import perf_counter_ns as clock
@@ -17,7 +16,7 @@ from tracekit.record.wire import Kind
 
 from .agent import Agent
 from .looking import MOST_SAMPLES, NOT_LOOKED_AT, Look, Samples, delayed, running
-from .patching import Patches
+from .patching import Patches, place_of
 from .reading import Reading
 from .spool import threads
 
@@ -37,6 +36,7 @@ _NOTED_FOR_NS = 20_000_000
 _SAVED_NS = 1_000_000_000
 _NEVER = 1 << 62
 _FETCH = int(Kind.FETCH)
+_SAMPLE = "sample"
 
 
 class _Allowance:
@@ -97,6 +97,7 @@ class Fetching:
         samples = batch_size if type(batch_size) is int else 1
         self._look_ns = _LOOK_NS + min(samples, MOST_SAMPLES) * _SAMPLE_NS
         Samples.prepare()
+        self._agent.spool.intern(_SAMPLE)
         self._reading.prepare()
         self._see_all()
 
@@ -130,11 +131,11 @@ class Fetching:
         self.next = 0  # when one of them allows something again
 
     def _named_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        known = signature(original)
+        place = place_of(original, "worker_id")
 
         def _worker_loop(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._agent.works_as(known.bind(*args, **kwargs).arguments["worker_id"])
+                self._agent.works_as(args[place] if len(args) > place else kwargs["worker_id"])
                 self._make_for_others()
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -280,7 +281,7 @@ class Fetching:
 
     def _note(self, samples: Samples, iteration: int, turn: int) -> None:
         spool, thread = self._agent.spool, threads.current().tid
-        name, mark_ns = spool.intern("sample"), samples.mark_ns
+        name, mark_ns = spool.intern(_SAMPLE), samples.mark_ns
         for done, ((_, start, before), (index, end, after)) in enumerate(pairwise(samples.marks)):
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
             start, end = start - done * mark_ns, end - (done + 1) * mark_ns  # as without us

@@ -31,6 +31,12 @@ def bound(known: inspect.Signature, *args: Any, **kwargs: Any) -> inspect.BoundA
         return None
 
 
+def place_of(function: Callable[..., Any], parameter: str) -> int:
+    """Where a parameter stands among the arguments; behind all of them, if there is none of that name."""
+    names = list(inspect.signature(function).parameters)
+    return names.index(parameter) if parameter in names else len(names)
+
+
 def unseen_by_warnings() -> None:
     """Make warnings name what they would name without us: the program, or torch. They go up by a `stacklevel`, and do
     not count frames of importlib's own, which they know by what the file is called: so ours are called alike."""

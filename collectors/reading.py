@@ -45,13 +45,13 @@ class Reading:
         self._left = 0
         self._seen = self._looked = 0
         self.spent_ns = 0
-        agent.after_fork.append(self._start_anew)
 
     def begin(self) -> None:
         self._watched += 1
         if self._watched > 1:
             return
         self._left = _MOST_READS
+        self._agent.also_after_fork(self._start_anew)
         self.prepare()
         for hooks in list(self._hooks.values()):  # another thread may prepare those of a module
             for hook in hooks:

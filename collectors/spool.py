@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
 
-from tracekit.record.wire import NAME_LENGTH, RECORD, SEGMENT_BYTES, SEGMENT_RECORDS
+from tracekit.record.wire import FIRST_RECORDS, NAME_LENGTH, RECORD, SEGMENT_RECORDS
 
 # The disk that one process may take while nobody consumes its segments: 128 MiB, 2 million records.
 MAX_SEGMENTS = 128
@@ -58,13 +58,14 @@ class Threads:
     """
 
     def __init__(self) -> None:
+        self._others = _Other()
         self.start_anew()
 
     def start_anew(self) -> None:
-        """At the start and in a forked child: the thread that calls comes first, with no call open."""
+        """At the start and in a forked child: the thread that calls comes first, with no call open. The parent's other
+        threads are not there."""
         self.first = ThreadState()
         self.first_ident = get_ident()
-        self._others = _Other()
 
     def current(self) -> ThreadState:
         """The state of the thread that calls."""
@@ -100,10 +101,10 @@ class Mapped:
 class _Segment(Mapped):
     """Records of one file."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, SEGMENT_BYTES)
+    def __init__(self, path: str, records: int) -> None:
+        super().__init__(path, records * RECORD.size)
         self.slots = itertools.count()
-        self.capacity = SEGMENT_RECORDS
+        self.capacity = records
 
 
 class _Nowhere:
@@ -130,7 +131,7 @@ class Spool:
         self._names: dict[str, int] = {}
         self._listed: list[str] = []  # the names in the order of their ids
         self._on_disk = (0, 0)  # how many of them, and bytes
-        self._inherited = (0, b"")  # how many of them a forked child has written at once, and what it writes
+        self._inherited = 0  # how many of them stand in the file of our parent
         self._segment: _Segment | _Nowhere | None = None
         self._number = 0
         self._waiting: deque[str] = deque()
@@ -209,18 +210,16 @@ class Spool:
         return number
 
     def _write_names(self) -> None:
+        """Write those that are not on disk behind those that are."""
         count, end = self._on_disk
         fresh = self._listed[count:]
-        self._put_names(_encoded(fresh), end, count + len(fresh))
-
-    def _put_names(self, data: bytes, end: int, count: int) -> None:
-        """Write some names behind the others that there are, which makes so many."""
+        data = _encoded(fresh)
         try:
             descriptor = os.open(self._path + ".names", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 # At a place of our own: what a full disk took only a part of is written over.
                 if os.pwrite(descriptor, data, end) == len(data):
-                    self._on_disk = count, end + len(data)
+                    self._on_disk = count + len(fresh), end + len(data)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -241,7 +240,7 @@ class Spool:
                 path = f"{self._path}.{self._number:06d}.spool"
                 if os.path.exists(path):  # a signal handler's exception cut us short right after making it
                     os.unlink(path)
-                self._segment = _Segment(path)
+                self._segment = _Segment(path, SEGMENT_RECORDS if self._number else FIRST_RECORDS)
                 self._waiting.append(path)
                 self._number += 1
             except OSError:
@@ -250,26 +249,26 @@ class Spool:
             assert self._segment is not None
             return self._segment
 
-    def prepare_fork(self) -> None:
-        """Encode the names here, where nothing has to be copied for it."""
-        count = len(self._listed)
-        if count != self._inherited[0]:
-            self._inherited = count, _encoded(self._listed[:count])
+    def names_on_disk(self) -> int:
+        """How many names a reader finds in our file alone: a child that is forked need not write them again."""
+        return 0 if self._inherited else self._on_disk[0]
 
-    def continue_as(self, folder: str, stem: str) -> None:
-        """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem."""
-        self._path = os.path.join(folder, stem)
+    def continue_as(self, folder: str, stem: str, names_on_disk: int) -> None:
+        """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem.
+
+        What was the parent's is kept as it is: to let go of it, it would have to be copied.
+        """
+        self._of_parent = self._segment, self._waiting, self._lock
+        self._path = f"{folder}/{stem}"
         self._lock = threading.RLock()
         self._segment = None
         self._number = 0
         self._waiting = deque()
         self._dropped = 0
-        self.forget_notes()
-        self._on_disk = 0, 0
-        count, data = self._inherited
-        if count:
-            self._put_names(data, 0, count)
-        if count < len(self._listed):
+        self._noted.clear()
+        self._inherited = names_on_disk
+        self._on_disk = names_on_disk, 0
+        if names_on_disk < len(self._listed):
             self._write_names()
 
 

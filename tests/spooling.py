@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 from tracekit.collectors import spool as writing
 from tracekit.record.spools import Spool, SpoolFolder
-from tracekit.record.wire import RECORD
 
 # Above any pid_max of Linux (2^22): no such process lives, so the supervisor takes these for ended ones.
 NOBODY = 1 << 23
@@ -19,7 +18,7 @@ def small_segments(records: int, waiting: int = 128) -> Iterator[None]:
     """Segments of so few records; a writer that nobody reads fills at most `waiting` of them."""
     with (
         patch.object(writing, "SEGMENT_RECORDS", records),
-        patch.object(writing, "SEGMENT_BYTES", records * RECORD.size),
+        patch.object(writing, "FIRST_RECORDS", records),
         patch.object(writing, "MAX_SEGMENTS", waiting),
         patch.object(writing, "_DROPPED_AT_ONCE", 4),
     ):
@@ -34,6 +33,7 @@ def announce(
     command: list[str] | None = None,
     environment: dict[str, str] | None = None,
     status: dict[str, object] | None = None,
+    names_of: tuple[str, int] | None = None,
 ) -> str:
     """Leave word of a process, as the bootstrap and the agent do; returns the stem of its files."""
     stem = f"{pid}-{start:x}"
@@ -43,6 +43,7 @@ def announce(
         "start": start,
         "command": command or ["python", "train.py"],
         "environment": environment or {},
+        **({} if names_of is None else {"names_of": names_of}),
     }
     (folder / f"{stem}.process").write_text(json.dumps(facts))
     if status is not None:

@@ -64,15 +64,15 @@ def announce_as(spool: str, who: bytes) -> None:
     global stem
     now, pid = time.perf_counter_ns(), os.getpid()
     name = f"{pid}-{now:x}"
-    path = os.path.join(spool, name)
+    path = f"{spool}/{name}.process"  # `join` is a function of Python's own
     facts = f'{{"pid": {pid}, "parent": {os.getppid()}, "start": {now}, '.encode("ascii") + who
-    descriptor = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    # Readers come again for what is not there in full: JSON ends with its bracket.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         while facts:
             facts = facts[os.write(descriptor, facts) :]
     finally:
         os.close(descriptor)
-    os.replace(path + ".tmp", path + ".process")
     stem = name
 
 

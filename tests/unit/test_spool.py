@@ -242,11 +242,11 @@ def test_signal_handler_that_records_while_the_spool_rolls(tmp_path: Path) -> No
     make = writing._Segment
     handled: list[bool] = []
 
-    def interrupted(path: str) -> writing._Segment:
+    def interrupted(path: str, records: int) -> writing._Segment:
         if not handled:
             handled.append(True)
             writer.write(Kind.LAYER, writer.intern("in the handler"), 0, 0, 1)
-        return make(path)
+        return make(path, records)
 
     with patch.object(writing, "_Segment", interrupted):
         writer.write(Kind.LAYER, 0, 0, 0, 0)

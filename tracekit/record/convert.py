@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from tracekit.record.spools import LOST
 from tracekit.record.wire import BUCKET, CALL, SHARES, UNKNOWN, Kind
 from tracekit.run.schema import TABLES
 
@@ -26,7 +27,7 @@ _SPAN_KINDS = {
 def tables(records: np.ndarray, names: list[str], process: int, clock_offset_ns: int) -> dict[str, pa.Table]:
     """The rows that one process's records stand for, by table. `clock_offset_ns` turns their times into Unix time."""
     result: dict[str, list[pa.Table]] = {}
-    words = pa.array([*names, "?"])  # an id whose name was lost reads "?"
+    words = pa.array([*names, LOST])  # for ids without a name
     for kind, (table, convert) in _CONVERTERS.items():
         chosen = records[records["kind"] == kind]
         if len(chosen):

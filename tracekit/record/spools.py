@@ -12,6 +12,7 @@ from tracekit.record.wire import NAME_LENGTH, RECORD, RECORD_FIELDS, RECORD_FORM
 from tracekit.settings.inside import WRAPPED_MODELS
 
 _RECORD_TYPE = np.dtype({"names": RECORD_FIELDS, "formats": RECORD_FORMATS})
+LOST = "?"  # a name that is not to be found
 # One call takes at most 16 MiB of one process, so that memory stays bounded however far behind we are.
 _MOST_SEGMENTS_AT_ONCE = 16
 
@@ -92,17 +93,14 @@ class Spool:
         return self.folder / f"{self.stem}.{number:06d}.window"
 
     def _read_names(self) -> None:
-        try:
-            data = (self.folder / f"{self.stem}.names").read_bytes()
-        except OSError:
-            return
-        while self._names_read + NAME_LENGTH.size <= len(data):
-            (length,) = NAME_LENGTH.unpack_from(data, self._names_read)
-            start = self._names_read + NAME_LENGTH.size
-            if start + length > len(data):
-                return
-            self.names.append(data[start : start + length].decode("utf-8", "replace"))
-            self._names_read = start + length
+        """Take in the names that were added since. A forked process has its parent's, and does not write them again."""
+        if not self.names:
+            match self.facts.get("names_of"):
+                case [str(parent), int(count)]:
+                    names = _names_in(self.folder / f"{parent}.names", 0)[0][:count]
+                    self.names = names + [LOST] * (count - len(names))
+        fresh, self._names_read = _names_in(self.folder / f"{self.stem}.names", self._names_read)
+        self.names += fresh
 
     def status(self) -> dict[str, Any]:
         """The last status that the process wrote, with what it said when it was forked; empty when it said nothing."""
@@ -151,6 +149,23 @@ def settings_taken(status: dict[str, Any]) -> set[str]:
     told = loaders.values() if isinstance(loaders, dict) else ()
     names = {str(each["settings"]) for each in told if isinstance(each, dict) and "settings" in each}
     return names | ({WRAPPED_MODELS} if WRAPPED_MODELS in facts else set())
+
+
+def _names_in(path: Path, offset: int) -> tuple[list[str], int]:
+    """The names in a file behind an offset, and where the next one will stand."""
+    names: list[str] = []
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return names, offset
+    while offset + NAME_LENGTH.size <= len(data):
+        (length,) = NAME_LENGTH.unpack_from(data, offset)
+        start = offset + NAME_LENGTH.size
+        if start + length > len(data):
+            break
+        names.append(data[start : start + length].decode("utf-8", "replace"))
+        offset = start + length
+    return names, offset
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -4,7 +4,8 @@ Written by `tracekit.collectors.spool` inside the program, so nothing here may i
 All files of one process share a stem, `<pid>-<start>`:
 
     <stem>.process        JSON, once: who the process is
-    <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0
+    <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0, or
+                          from what `names_of` in .process says: [stem, n], the first n are the parent's
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
     <stem>.entered        one record, mapped: the communication that a rank came to last
@@ -19,9 +20,11 @@ from enum import IntEnum
 from pathlib import Path
 
 SEGMENT_RECORDS = 16_384
+# The first segment of a process has fewer. The kernel clears much of a file, some even all of it, at the first touch:
+# of 1 MiB that takes 0.2 ms, more than all the records of a worker that is forked for a short epoch.
+FIRST_RECORDS = 1024
 # name, thread, start, end, four integers whose meaning the kind gives, depth, direction, kind
 RECORD = struct.Struct("<IIqqqqqqiHH")
-SEGMENT_BYTES = SEGMENT_RECORDS * RECORD.size
 RECORD_FIELDS = ["name", "thread", "start", "end", "a", "b", "c", "d", "depth", "direction", "kind"]
 RECORD_FORMATS = ["<u4", "<u4", "<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<i4", "<u2", "<u2"]
 NAME_LENGTH = struct.Struct("<I")
