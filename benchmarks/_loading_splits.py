@@ -11,8 +11,9 @@ from scipy.optimize import isotonic_regression
 
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
 STALLED = 0.1
-# All take turns again until three runs tell the split to within so much (95 %), and so often at most.
-KNOWN, MOST_TIMES = 0.025, 4
+# Processes differ: others take turns again until three runs tell the split to within so much (95 %) and the error is
+# clear of the greatest that shall be, and so often at most. All of them count.
+KNOWN, GREATEST, MOST_TIMES = 0.025, 0.05, 4
 # Of all four, forth and back: two rounds of each.
 ORDER = [0, 1, 2, 3, 3, 2, 1, 0]
 
@@ -30,13 +31,15 @@ def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str
         three = [np.concatenate([before, *each.values()]) for before, each in zip(three, times, strict=True)]
         loaders = json_of([*TRACEKIT, "analyze", "--json", run])["loaders"]
         told.append(max(loaders, key=lambda each: each["batches"]))
-        if not _is_stalled(three[0]) or max(unsure(each) for each in _shares(three)) <= KNOWN:
+        splits = [each["split"] for each in told if each["split"]]
+        if not splits or not _is_stalled(three[0]):
+            return {"split": {}, "split_errors": {}}
+        split = {name: float(np.mean([each[name] for each in splits])) for name in splits[0]}
+        errors = _errors(split, float(np.mean([each["slowed"] for each in told])), three)
+        largest = max(abs(errors["storage"]), abs(errors["cpu"]))
+        if errors["unsure"] <= KNOWN and largest + errors["unsure"] <= GREATEST:
             break
-    splits = [each["split"] for each in told if each["split"]]
-    if not splits or not _is_stalled(three[0]):
-        return {"split": {}, "split_errors": {}}
-    split = {name: float(np.mean([each[name] for each in splits])) for name in splits[0]}
-    return {"split": split, "split_errors": _errors(split, float(np.mean([each["slowed"] for each in told])), three)}
+    return {"split": split, "split_errors": errors | {"times": len(told)}}
 
 
 def _is_stalled(rounds: Times) -> bool:

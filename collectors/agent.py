@@ -76,7 +76,8 @@ class Agent:
         self.safe_point_due = False
         self.worker = NO_WORKER  # of a loader, that this process is
         self.workers_to_fork = WorkersToFork()
-        self._announcements: dict[int, tuple[int, int, bytes]] = {}  # of children, by the thread that forks them
+        # Of children, by the thread that forks them: which worker it is, where its names are, and all that it says.
+        self._announcements: dict[int, tuple[int, list[tuple[str, int]], bytes]] = {}
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
@@ -121,8 +122,8 @@ class Agent:
         wrapt.register_post_import_hook(guarded, module)
 
     def also_after_fork(self, act: Callable[[], None]) -> None:
-        """From now on a forked child has something to leave behind. Whatever it touches has to be copied, so only what
-        has been used is gone through there."""
+        """From now on a forked child has something of this to leave behind. Whatever it touches has to be copied, so
+        it goes through what has been used."""
         if act not in self.after_fork:
             self.after_fork.append(act)
 
@@ -176,8 +177,10 @@ class Agent:
             return
         governor = self.governor
         governor.steps += 1
-        if governor.steps >= self._act_at or self.on_step:
+        if governor.steps >= self._act_at:
             self._end_step(governor)
+        for act in self.on_step:
+            act()
 
     def _end_step(self, governor: Governor) -> None:
         """What is not to be done at the end of every short step, each of which would find it in no cache."""
@@ -193,8 +196,6 @@ class Agent:
             governor.spent_ns += clock() - began
             if clock() - self._status_written > _STATUS_INTERVAL_NS or governor.steps == STEPS_OF_A_LOOP:
                 self.write_status()
-        for act in self.on_step:
-            act()
         self._act_at = min(self._write_at + 1, governor.settle_at)
         if self.phases is not None:
             try:
@@ -266,8 +267,8 @@ class Agent:
         """What the child will say, made where nothing has to be copied for it."""
         worker, who = self.workers_to_fork.of_this_fork()
         names = self.spool.names_on_disk()
-        who = b'"names_of": ["%s", %d], ' % (self.stem.encode("ascii"), names) + who
-        self._announcements[get_ident()] = worker, names, who
+        told = ", ".join(f'["{stem}", {count}]' for stem, count in names)
+        self._announcements[get_ident()] = worker, names, b'"names_of": [%s], ' % told.encode("ascii") + who
 
     def _has_forked(self) -> None:
         self._announcements.pop(get_ident(), None)
@@ -303,10 +304,10 @@ class Agent:
                 self.fail("operators", error)
 
     def _continue_in_child(self) -> None:
-        """In a forked child: nothing of the parent's files, counts or open calls is ours."""
+        """In a forked child: of the parent's files, counts and open calls only the names are ours."""
         try:
             bootstrap = sys.modules["tracekit_start"]
-            self.worker, names, who = self._announcements.pop(get_ident(), (NO_WORKER, 0, b""))
+            self.worker, names, who = self._announcements.pop(get_ident(), (NO_WORKER, [], b""))
             self._announcements.clear()
             self.workers_to_fork = WorkersToFork()
             bootstrap.announce_as(self.folder, who or _who_it_is())

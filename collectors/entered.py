@@ -35,7 +35,7 @@ class Passing:
         self._depth += 1
         if self._depth == 1:
             self._number = self._numbers.unseen_from_here()
-            self.again()
+            self._say(self._number, 0, 0, 0, _IN_IT, _ENTERED)
 
     def leave(self) -> None:
         """It has ended."""

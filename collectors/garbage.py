@@ -31,7 +31,8 @@ class Garbage:
         self._notes_time = _noting(self._starts, self._stops)
         gc.callbacks.append(self._notes_time)
         agent.spool.before_writing.append(self._look)
-        agent.before_fork.append(self._leave_nothing)
+        agent.before_fork.append(self._look)  # what is left of these a forked child would have to copy to forget it
+        agent.after_fork.append(self._start_anew)
         agent.before_exit.append(self.off)  # as Python ends it collects once more
 
     def off(self) -> None:
@@ -44,15 +45,18 @@ class Garbage:
         if self._look in looks:
             looks.remove(self._look)
 
-    def _leave_nothing(self) -> None:
-        """Before a fork: the child's collections are those after it, and it may look, whoever looks here meanwhile."""
-        self._look()
-        self._turn = Lock()
+    def _start_anew(self) -> None:
+        """In a forked child, whose parent's collections these are; as a rule there are none, and nobody looks."""
+        if self._starts or self._stops:
+            self._starts.clear()
+            self._stops.clear()
+            self._full = _full_collections()
+        if self._turn.locked():
+            self._turn = Lock()
 
     def _look(self) -> None:
         """Note the full ones among those since the last look: how many that is Python counts, and they take longest."""
-        turn = self._turn
-        if not self._stops or not turn.acquire(blocking=False):
+        if not self._stops or not self._turn.acquire(blocking=False):
             return  # another thread looks, or a signal handler of the program's is in the midst of it
         try:
             before, self._full = self._full, _full_collections()
@@ -63,7 +67,7 @@ class Garbage:
         except Exception as error:
             self._agent.fail("garbage", error)
         finally:
-            turn.release()
+            self._turn.release()
 
     def _ended(self) -> Iterator[tuple[int, int]]:
         """From when to when each collection lasted. One may lack its start, or its stop: the program may take all

@@ -37,9 +37,10 @@ class Numbers:
 
     def unseen_from_here(self) -> int:
         """What begins from now on goes past us. The next number."""
-        number = self.catch_up()
+        if self.count is None or self.count() != self.counted:  # nothing has, as a rule, since it was asked last
+            self.catch_up()
         self.is_seen = False
-        return number
+        return self.next
 
     def seen_from_here(self) -> int:
         """And not any more."""

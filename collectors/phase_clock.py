@@ -153,12 +153,12 @@ class PhaseClock:
         self._agent.spool.note((self._words[phase], tid, now, now, cpu, self._waited_ns, 0, 0, 0, 0, _CHANGE))
 
     def _is_followed(self) -> bool:
-        governor, block = self._agent.governor, self._step // _ON_END
+        governor, before = self._agent.governor, self._block
+        self._block = block = self._step // _ON_END
         if self._followed <= _FIRST_STEPS or not self._costs:  # this one is counted
             return True
-        if block == self._block:
+        if block == before:  # ranks come here at the same time only where a block begins
             return self.follows
-        self._block = block
         allowed = governor.typical_step_ns * governor.budget * _SHARE
         cost = sorted(self._costs)[len(self._costs) // 2]
         return block * _SPREAD % _RANGE < allowed / cost * _RANGE

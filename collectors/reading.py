@@ -47,11 +47,11 @@ class Reading:
         self.spent_ns = 0
 
     def begin(self) -> None:
+        self._agent.also_after_fork(self._start_anew)
         self._watched += 1
         if self._watched > 1:
             return
         self._left = _MOST_READS
-        self._agent.also_after_fork(self._start_anew)
         self.prepare()
         for hooks in list(self._hooks.values()):  # another thread may prepare those of a module
             for hook in hooks:

@@ -131,7 +131,7 @@ class Spool:
         self._names: dict[str, int] = {}
         self._listed: list[str] = []  # the names in the order of their ids
         self._on_disk = (0, 0)  # how many of them, and bytes
-        self._inherited = 0  # how many of them stand in the file of our parent
+        self._names_of: list[tuple[str, int]] = []  # in whose files the first of them stand, and up to which number
         self._segment: _Segment | _Nowhere | None = None
         self._number = 0
         self._waiting: deque[str] = deque()
@@ -249,14 +249,15 @@ class Spool:
             assert self._segment is not None
             return self._segment
 
-    def names_on_disk(self) -> int:
-        """How many names a reader finds in our file alone: a child that is forked need not write them again."""
-        return 0 if self._inherited else self._on_disk[0]
+    def names_on_disk(self) -> list[tuple[str, int]]:
+        """Where the names are by now, which a child that is forked need not write again: per file its stem, and up to
+        which number."""
+        return [*self._names_of, (os.path.basename(self._path), self._on_disk[0])]
 
-    def continue_as(self, folder: str, stem: str, names_on_disk: int) -> None:
+    def continue_as(self, folder: str, stem: str, names_of: list[tuple[str, int]]) -> None:
         """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem.
 
-        What was the parent's is kept as it is: to let go of it, it would have to be copied.
+        What was the parent's is kept as it is, its open segment too: to let go of it, it would have to be copied.
         """
         self._of_parent = self._segment, self._waiting, self._lock
         self._path = f"{folder}/{stem}"
@@ -266,9 +267,10 @@ class Spool:
         self._waiting = deque()
         self._dropped = 0
         self._noted.clear()
-        self._inherited = names_on_disk
-        self._on_disk = names_on_disk, 0
-        if names_on_disk < len(self._listed):
+        self._names_of = names_of
+        count = names_of[-1][1] if names_of else 0
+        self._on_disk = count, 0
+        if count < len(self._listed):
             self._write_names()
 
 

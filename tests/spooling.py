@@ -33,7 +33,7 @@ def announce(
     command: list[str] | None = None,
     environment: dict[str, str] | None = None,
     status: dict[str, object] | None = None,
-    names_of: tuple[str, int] | None = None,
+    names_of: list[tuple[str, int]] | None = None,
 ) -> str:
     """Leave word of a process, as the bootstrap and the agent do; returns the stem of its files."""
     stem = f"{pid}-{start:x}"
@@ -43,7 +43,7 @@ def announce(
         "start": start,
         "command": command or ["python", "train.py"],
         "environment": environment or {},
-        **({} if names_of is None else {"names_of": names_of}),
+        "names_of": names_of or [],
     }
     (folder / f"{stem}.process").write_text(json.dumps(facts))
     if status is not None:

@@ -122,7 +122,7 @@ def test_forked_child_goes_on_under_its_own_stem_with_the_names_of_its_parent(tm
         writer.intern("parent's")
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
-        stem = announce(tmp_path, NOBODY, 2, names_of=(parent.stem, writer.names_on_disk()))
+        stem = announce(tmp_path, NOBODY, 2, names_of=writer.names_on_disk())
         writer.continue_as(str(tmp_path), stem, writer.names_on_disk())  # in the child, the copy of the parent's spool
         for number in range(100, 106):
             writer.write(Kind.LAYER, writer.intern("shared"), 0, 0, number)
@@ -137,19 +137,18 @@ def test_forked_child_goes_on_under_its_own_stem_with_the_names_of_its_parent(tm
 
 
 def test_each_generation_knows_all_names(tmp_path: Path) -> None:
-    """GIVEN a child that was forked and forks, and a name that came between the announcement and the fork."""
-    writer, parent = opened(tmp_path)
+    """GIVEN children that fork, and a name that came between an announcement and the fork."""
+    writer, _ = opened(tmp_path)
     writer.intern("grandparent's")
-    on_disk, stem = writer.names_on_disk(), parent.stem
+    names_of = writer.names_on_disk()
     writer.intern("late")
     found = []
     for start in (2, 3, 4):
-        names_of = stem, on_disk
         stem = announce(tmp_path, NOBODY, start, names_of=names_of)
-        writer.continue_as(str(tmp_path), stem, on_disk)
+        writer.continue_as(str(tmp_path), stem, names_of)
         writer.intern(f"of {start}")
         found.append(names(reader(tmp_path, stem)))
-        on_disk = writer.names_on_disk()
+        names_of = writer.names_on_disk()
 
     assert found == [["grandparent's", "late", *(f"of {start}" for start in range(2, last))] for last in (3, 4, 5)]
 
@@ -158,7 +157,7 @@ def test_names_of_a_parent_that_are_gone_do_not_shift_the_childs(tmp_path: Path)
     writer, parent = opened(tmp_path)
     for name in ("one", "two"):
         writer.intern(name)
-    stem = announce(tmp_path, NOBODY, 2, names_of=(parent.stem, writer.names_on_disk()))
+    stem = announce(tmp_path, NOBODY, 2, names_of=writer.names_on_disk())
     writer.continue_as(str(tmp_path), stem, writer.names_on_disk())
     (tmp_path / f"{parent.stem}.names").unlink()
 

@@ -95,10 +95,9 @@ class Spool:
     def _read_names(self) -> None:
         """Take in the names that were added since. A forked process has its parent's, and does not write them again."""
         if not self.names:
-            match self.facts.get("names_of"):
-                case [str(parent), int(count)]:
-                    names = _names_in(self.folder / f"{parent}.names", 0)[0][:count]
-                    self.names = names + [LOST] * (count - len(names))
+            for stem, count in self.facts.get("names_of", []):
+                names = _names_in(self.folder / f"{stem}.names", 0)[0]
+                self.names += [*names, *[LOST] * count][: count - len(self.names)]
         fresh, self._names_read = _names_in(self.folder / f"{self.stem}.names", self._names_read)
         self.names += fresh
 

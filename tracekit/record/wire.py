@@ -3,9 +3,10 @@
 Written by `tracekit.collectors.spool` inside the program, so nothing here may import more than the standard library.
 All files of one process share a stem, `<pid>-<start>`:
 
-    <stem>.process        JSON, once: who the process is
-    <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0, or
-                          from what `names_of` in .process says: [stem, n], the first n are the parent's
+    <stem>.process        JSON, once: who the process is; it is there when its bracket is
+    <stem>.names          the interned names: per name its length (uint32) and its UTF-8 bytes; ids count from 0. Those
+                          that a forked process has from others are in their files: `names_of` in .process says per
+                          file its stem, and up to which id
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
     <stem>.entered        one record, mapped: the communication that a rank came to last
