@@ -245,8 +245,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     workload = WORKLOADS[options.name]
-    if workload.moved:
-        keep_heap()
+    keep_heap()
     cells = options.grid.split(",") if options.grid else [f"{workload.workers}:{workload.prefetch}"]
     if options.in_turn:
         print(flush=True)
