@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 STALLED = 0.1
 # Processes differ: others take turns again until three runs tell the split to within so much (95 %) and the error is
 # clear of the greatest that shall be, and so often at most. All of them count.
-KNOWN, GREATEST, MOST_TIMES = 0.025, 0.05, 4
+KNOWN, GREATEST, MOST_TIMES = 0.025, 0.05, 8
 # Of all four, forth and back: two rounds of each.
 ORDER = [0, 1, 2, 3, 3, 2, 1, 0]
 
