@@ -37,7 +37,7 @@ def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str
         split = {name: float(np.mean([each[name] for each in splits])) for name in splits[0]}
         errors = _errors(split, float(np.mean([each["slowed"] for each in told])), three)
         largest = max(abs(errors["storage"]), abs(errors["cpu"]))
-        if errors["unsure"] <= KNOWN and largest + errors["unsure"] <= GREATEST:
+        if errors["unsure"] <= KNOWN and abs(largest - GREATEST) >= errors["unsure"]:
             break
     return {"split": split, "split_errors": errors | {"times": len(told)}}
 

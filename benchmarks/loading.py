@@ -12,10 +12,11 @@ process: the best of many in the same rounds is the luckiest. `of_the_best` is h
 which is `unsure` by so much (95 %). Four more processes take turns: the workload recorded, as it is, with instant
 storage, and with instant samples. `split_errors` compare the shares of storage and of computing in the waiting that the
 recorded one tells with what the other three tell, which is `unsure` by so much (95 %), in points of the waiting
-(`waits` is the share that this is of all time).
-`recording` is how much longer a batch takes while it is recorded than with the hooks taken out of the same process, in
-turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time that went to other virtual machines
-meanwhile; where that was much the workload is measured again, at most twice (`tries`).
+(`waits` is the share that this is of all time); where the errors are not clear the four go on, in fresh processes, up
+to eight `times`, all of which count. `recording` is how much longer a batch takes while it is recorded than with the
+hooks taken out of the same process, in turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time
+that went to other virtual machines meanwhile; where that was much the workload is measured again, at most twice
+(`tries`).
 
 Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
 `samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,
@@ -299,8 +300,9 @@ def measure_all(names: list[str], rounds: int, parts: list[str], found: list[dic
                 f" of {len(one['errors'])}; {sum(one['covered'].values())} of {len(one['covered'])} ranges right"
             )
         if errors_of_split := each.get("split_errors"):
-            told_off = ", ".join(f"{what} {value:+.1%}" for what, value in errors_of_split.items())
-            progress(f"{name}, split: {told_off}")
+            shares = {what: value for what, value in errors_of_split.items() if what != "times"}
+            told_off = ", ".join(f"{what} {value:+.1%}" for what, value in shares.items())
+            progress(f"{name}, split: {told_off}; {errors_of_split['times']} times")
 
 
 def concluded(found: list[dict[str, Any]], parts: list[str]) -> dict[str, Any]:
