@@ -19,7 +19,7 @@ _COLUMNS = [
     Column("name", "operator"),
     Column("category", "category", width=150),
     Column("self", "own time", "duration", 120, "outside the operators that it calls"),
-    Column("share", "share", "share", 120, "of the own time of all operators on the same side, CPU or GPU"),
+    Column("share", "share", "share", 120, "of the own time of all operators on the same side: CPU, GPU or profiler"),
     Column("total", "total", "duration", 120, "with the operators that it calls"),
     Column("calls", "calls", "number", 110),
 ]
@@ -47,11 +47,11 @@ def render(view: View) -> Component:
     rest = f"{text.number(left_out)} more are not shown, each with less own time than these." if left_out else ""
     return page(
         "Operators",
-        section("Own time", graph(_own_time(report.operators[:_CHARTED])), note="in all profiler windows"),
+        section("Own time", graph(_own_time([each for each in report.operators if each.side != "profiler"][:_CHARTED])), note="in all profiler windows"),
         table("operators", _COLUMNS, rows),
         dmc.Text(rest, size="sm", c="dimmed") if rest else None,
         note="Operators, kernels and runtime calls of the main process inside the profiler's windows, which cover some"
-        " steps only.",
+        " steps only." + "".join(f" GPU {each.device} is busy {each.busy:.1%} of their time." for each in report.devices),
     )
 
 

@@ -123,7 +123,7 @@ def test_operators_that_call_each_other(tmp_path: Path) -> None:
 
     frame = operator_times(run)
 
-    assert frame.columns.tolist() == ["category", "name", "calls", "total_ns", "self_ns", "share"]
+    assert frame.columns.tolist() == ["side", "category", "name", "calls", "total_ns", "self_ns", "share"]
     assert frame["name"].tolist() == ["aten::mm", "aten::lstm", "aten::add", "step"]
     assert times(frame) == {
         "aten::mm": (6, 18_000_000, 18_000_000),
@@ -195,6 +195,32 @@ def test_the_work_of_a_device_nests_neither_in_the_cpu_nor_in_what_speaks_of_it(
     )
 
 
+def test_what_the_profiler_did_is_nobody_s_own_time_nor_a_part_of_the_program(tmp_path: Path) -> None:
+    run = make(
+        tmp_path,
+        [
+            at(0, 100, "aten::mm"),
+            at(10, 60, "Activity Buffer Request", category="overhead"),
+            at(80, 10, "Lazy Function Loading", category="overhead"),
+        ],
+    )
+
+    frame = operator_times(run)
+
+    assert times(frame) == {
+        "aten::mm": (1, 100, 30),
+        "Activity Buffer Request": (1, 60, 60),
+        "Lazy Function Loading": (1, 10, 10),
+    }
+    named = frame.set_index("name")
+    assert named["side"].to_dict() == {
+        "aten::mm": "cpu", "Lazy Function Loading": "cpu", "Activity Buffer Request": "profiler"
+    }  # fmt: skip
+    assert named["share"].to_dict() == pytest.approx(
+        {"aten::mm": 0.75, "Lazy Function Loading": 0.25, "Activity Buffer Request": 1}
+    )
+
+
 def test_of_events_over_the_same_time_the_annotation_calls_the_operator_and_that_the_runtime(tmp_path: Path) -> None:
     same = [("cudaLaunchKernel", "cuda_runtime"), ("aten::mm", "cpu_op"), ("step", "user_annotation")]
     run = make(tmp_path, [at(0, 50, name, category=category) for name, category in same])
@@ -231,7 +257,7 @@ def test_hostile_names_stay_apart(tmp_path: Path) -> None:
 def test_a_run_without_operators_gives_empty_frames(tmp_path: Path) -> None:
     run = open_run(make_run(tmp_path / "run", [Tape()]))
 
-    assert operator_times(run).columns.tolist() == ["category", "name", "calls", "total_ns", "self_ns", "share"]
+    assert operator_times(run).columns.tolist() == ["side", "category", "name", "calls", "total_ns", "self_ns", "share"]
     assert len(operator_times(run)) == len(operator_counts(run)) == len(windows(run)) == 0
 
 

@@ -4,7 +4,7 @@ long."""
 
 from collections.abc import Sequence
 
-from tracekit.analysis.copies import share_of_pageable
+from tracekit.analysis.devices import share_of_pageable
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.analysis.report_schema import Finding, LoaderSummary
 from tracekit.analysis.samples import share_of_slowest, slowest_files, slowest_samples

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tracekit.analysis.devices import OF_PROFILER, WORK
 from tracekit.analysis.nesting import Times, self_times
 from tracekit.run.reader import Run
 from tracekit.traces.kineto_columns import DEVICE_CATEGORIES
@@ -27,7 +28,7 @@ _EVENTS = f"""
         SELECT process, coalesce("window", 0) AS "window", coalesce(device, -1) AS device, start_ns,
                coalesce(stream, -1) AS stream, coalesce(thread, -1) AS thread, coalesce(category, '') AS category,
                coalesce(name, '') AS name, greatest(duration_ns, 0) AS duration_ns,
-               CASE WHEN category IN ('kernel', 'gpu_memcpy', 'gpu_memset') THEN 'device'
+               CASE WHEN category IN {WORK} THEN 'device'
                     WHEN category IN ({_DEVICE}) OR starts_with(category, 'gpu_') THEN category
                     ELSE 'cpu' END AS side,
                CASE WHEN category IN ('user_annotation', 'gpu_user_annotation') THEN 0
@@ -36,21 +37,25 @@ _EVENTS = f"""
         FROM operators
     )
 """
+# What the profiler did on a thread is nobody's own time there, nor a part of what the program did.
+_SHARED_BY = f"CASE WHEN category = 'overhead' AND name IN {OF_PROFILER} THEN 'profiler' ELSE side END"
 # Numbers stand for lanes and names while times are added up: 64 bits of hash are enough for the thousands there are.
 _LABEL = "hash(category, name) AS label"
 _LANE = 'hash(side, "window", device, stream, thread) AS lane'
 
 
 def operator_times(run: Run, process: int | None = None) -> pd.DataFrame:
-    """Calls and time of each operator, kernel, annotation, …: columns category, name, calls, total_ns, self_ns, share.
+    """Calls and time of each operator, kernel, annotation, …: columns side, category, name, calls, total_ns, self_ns,
+    share.
 
     `total_ns` adds up the durations; `self_ns` is the time in which nothing called by it ran on the same thread, so
     that on any thread the self times add up to the time covered by events. `share` is the part of `self_ns` in that of
-    its own side: the threads of the CPU, the work on devices, or one category of a device's annotations and waits.
+    its own `side`: "cpu", the threads of the program; "device", the work on GPUs; "profiler", what that did itself; or
+    one category of a device's annotations and waits, by its name.
     Sorted by self time, the longest first; of one process, or of all. Holds two million events in memory at once.
     """
     totals = run.sql(
-        f"{_EVENTS} SELECT side, category, name, {_LABEL}, count(*) AS calls,"
+        f"{_EVENTS} SELECT {_SHARED_BY} AS side, category, name, {_LABEL}, count(*) AS calls,"
         f" least(sum(duration_ns), {_FOREVER})::BIGINT AS total_ns"
         f" FROM events WHERE ? IS NULL OR process = ? GROUP BY ALL",
         [process, process],
@@ -64,7 +69,7 @@ def operator_times(run: Run, process: int | None = None) -> pd.DataFrame:
     of_side = totals.groupby("side")["self_ns"].transform("sum")
     totals["share"] = np.where(of_side > 0, totals["self_ns"] / of_side.where(of_side > 0, 1), 0.0)
     ranked = totals.sort_values(["self_ns", "total_ns", "category", "name"], ascending=[False, False, True, True])
-    return ranked[["category", "name", "calls", "total_ns", "self_ns", "share"]].reset_index(drop=True)
+    return ranked[["side", "category", "name", "calls", "total_ns", "self_ns", "share"]].reset_index(drop=True)
 
 
 def operator_counts(run: Run, process: int | None = None) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.neighbours import neighbours
 from tracekit.analysis.noise_effects import noise_effects
+from tracekit.analysis.devices import device_use
 from tracekit.analysis.operators import operator_times
 from tracekit.analysis.people import find_people
 from tracekit.analysis.phases import PHASES, phase_shares, step_phases
@@ -36,7 +37,7 @@ from tracekit.analysis.steps import Steps, steps_of
 from tracekit.analysis.threads import Crowding, crowding
 from tracekit.run.reader import Run
 
-# The report names so many layers and operators; the tables have the rest.
+# The report names so many layers, and operators of each side; the tables have the rest.
 _MOST = 200
 _MS = 1e6
 
@@ -51,7 +52,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     here = run if main is None else run.near(main)
     steps = steps_of(run, main)
     layers = _layers(layer_times(here, steps))
-    operators = _operators(operator_times(here, steps.main))
+    operators = operator_times(here, steps.main)
     in_order = sorted(looping, key=lambda account: account.person.process)
     manifest = run.manifest
     report = Report(
@@ -71,7 +72,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
         overhead=manifest.overhead,
         layers=layers[:_MOST],
         layer_count=len(layers),
-        operators=operators[:_MOST],
+        operators=_operators(operators.groupby("side").head(_MOST)),
         operator_count=len(operators),
         threads=[account.use for account in in_order if account.use],
         crowding=_crowding(run, in_order, each),
@@ -85,6 +86,8 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
         noise=noise_effects(here, steps),
         neighbours=neighbours(here, steps),
         garbage=[account.garbage for account in in_order if account.garbage],
+        operator_sides={str(side): int(count) for side, count in operators["side"].value_counts(sort=False).items()},
+        devices=[] if steps.main is None else device_use(here, steps.main),
     )
     report.findings = find_all(report)
     advice = [advisor(run, report) for advisor in advisors]
@@ -166,7 +169,9 @@ def _layers(table: pd.DataFrame) -> list[LayerSummary]:
 
 def _operators(table: pd.DataFrame) -> list[OperatorSummary]:
     return [
-        OperatorSummary(row.category, row.name, row.calls, row.total_ns / _MS, row.self_ns / _MS, row.share)
+        OperatorSummary(
+            row.category, row.name, row.calls, row.total_ns / _MS, row.self_ns / _MS, row.share, row.side
+        )
         for row in table.itertuples(index=False)
     ]
 

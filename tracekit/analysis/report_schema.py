@@ -77,7 +77,8 @@ class LayerSummary(msgspec.Struct):
 
 
 class OperatorSummary(msgspec.Struct):
-    """An operator, kernel, … in the profiler windows; `share` is of the self time of its side (CPU or device)."""
+    """An operator, kernel, … in the profiler windows; `share` is of the self time of its `side`: cpu, device, profiler
+    (what that did itself), or one category of what a device's rows tell beside its work."""
 
     category: str
     name: str
@@ -85,6 +86,16 @@ class OperatorSummary(msgspec.Struct):
     total_ms: float
     self_ms: float
     share: float
+    side: str = "cpu"
+
+
+class DeviceUse(msgspec.Struct):
+    """A GPU in the profiler windows of the main process: the shares of their time in which it worked for that process,
+    and in which it copied (copies at once add up)."""
+
+    device: int
+    busy: float
+    copying: float
 
 
 class CounterSummary(msgspec.Struct):
@@ -354,6 +365,8 @@ class Report(msgspec.Struct):
     noise: list[NoiseEffect] = []  # of what was made beside it, on and off
     neighbours: list[Neighbour] = []  # with which the steps got longer
     garbage: list[GarbageUse] = []
+    devices: list[DeviceUse] = []
+    operator_sides: dict[str, int] = {}  # how many operators there are on each
 
     def command_line(self) -> str:
         """The recorded command as one would type it."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
-from tracekit.analysis.report_schema import LONG_STEP, CounterSummary, Report, Setting, StepSummary
+from tracekit.analysis.report_schema import LONG_STEP, CounterSummary, OperatorSummary, Report, Setting, StepSummary
 from tracekit.analysis.words import shell_line, shortened, visible
 
 WIDTH = 100
@@ -43,6 +43,7 @@ def text_report(report: Report) -> str:
         _steps(report),
         _layers(report),
         _operators(report),
+        _devices(report),
         _loaders(report),
         _ranks(report),
         _buckets(report),
@@ -83,7 +84,7 @@ def _phases_known(steps: StepSummary) -> Lines:
     if not steps.phase_steps:
         return ["  phases of no step are known: module calls, or what ranks communicate, were left out"]
     left_out = "module calls or gradient buckets were left out, to cost less"
-    return [f"  phases from {steps.phase_steps} of the steps: on the others {left_out}"]
+    return _wrapped(f"phases from {steps.phase_steps} of the steps: on the others {left_out}")
 
 
 def _steps(report: Report) -> Lines:
@@ -118,10 +119,10 @@ def _long_steps(steps: StepSummary) -> Lines:
     if not steps.long_steps:
         return []
     some = "1 step" if steps.long_steps == 1 else f"{steps.long_steps} steps"
-    return [
-        f"  {some} of more than {LONG_STEP} times the median: {steps.long_share:.0%} of the time of all steps; an"
+    return _wrapped(
+        f"{some} of more than {LONG_STEP} times the median: {steps.long_share:.0%} of the time of all steps; an"
         " evaluation, a checkpoint, an epoch's start or a stall (storage, other programs)"
-    ]
+    )
 
 
 def _layers(report: Report) -> Lines:
@@ -147,14 +148,32 @@ def _layers(report: Report) -> Lines:
 
 
 def _operators(report: Report) -> Lines:
-    if not report.operators:
+    on_cpu = [each for each in report.operators if each.side == "cpu"]
+    if not on_cpu:
         return []
+    more = _more(report.operator_sides.get("cpu", 0))
+    lines = ["OPERATORS  in the profiled steps", *_by_own_time("operator", on_cpu), *more]
+    itself = sum(each.self_ms for each in report.operators if each.side == "profiler")
+    if itself > 0:
+        lines.append(f"  and {_ms(itself)} of the profiler itself")
+    return lines
+
+
+def _devices(report: Report) -> Lines:
+    if not report.devices:
+        return []
+    work = [each for each in report.operators if each.side == "device"]
+    more = _more(report.operator_sides.get("device", 0))
+    busy = ", ".join(f"GPU {each.device} busy {_percent(each.busy)} of the time" for each in report.devices)
+    return [f"ON THE GPU  in the profiled steps: {busy}", *_by_own_time("kernel", work), *more]
+
+
+def _by_own_time(what: str, operators: Sequence[OperatorSummary]) -> Lines:
     rows = [
         (shortened(each.name, _NAME), str(each.calls), _ms(each.total_ms), _ms(each.self_ms), _percent(each.share))
-        for each in report.operators[:_ROWS]
+        for each in operators[:_ROWS]
     ]
-    head = ["operator", "calls", "total", "self", "share"]
-    return ["OPERATORS  in the profiled steps", *_table(head, rows), *_more(report.operator_count)]
+    return _table([what, "calls", "total", "self", "share"], rows)
 
 
 def _loaders(report: Report) -> Lines:
@@ -244,8 +263,8 @@ def _threads(report: Report) -> Lines:
         wanted = "an unknown number of" if crowd.threads is None else str(crowd.threads)
         cores = "" if crowd.physical_cores is None else f" on {crowd.physical_cores} physical cores"
         quota = "" if crowd.quota is None else f", quota {crowd.quota:g}"
-        lines.append(
-            f"  {shortened(crowd.host, 30)}: {wanted} threads may want to run, {crowd.cpus} CPUs allowed{cores}{quota}"
+        lines += _wrapped(
+            f"{shortened(crowd.host, 30)}: {wanted} threads may want to run, {crowd.cpus} CPUs allowed{cores}{quota}"
             + (f", loader workers keep {crowd.worker_cpus:.2f} CPUs busy" if crowd.worker_cpus else "")
         )
         measured = [("steal", crowd.steal), ("tasks waiting for CPU", crowd.psi_cpu), ("throttled", crowd.throttled)]
