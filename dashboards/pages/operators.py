@@ -47,11 +47,16 @@ def render(view: View) -> Component:
     rest = f"{text.number(left_out)} more are not shown, each with less own time than these." if left_out else ""
     return page(
         "Operators",
-        section("Own time", graph(_own_time([each for each in report.operators if each.side != "profiler"][:_CHARTED])), note="in all profiler windows"),
+        section(
+            "Own time",
+            graph(_own_time([each for each in report.operators if each.side != "profiler"][:_CHARTED])),
+            note="in all profiler windows",
+        ),
         table("operators", _COLUMNS, rows),
         dmc.Text(rest, size="sm", c="dimmed") if rest else None,
         note="Operators, kernels and runtime calls of the main process inside the profiler's windows, which cover some"
-        " steps only." + "".join(f" GPU {each.device} is busy {each.busy:.1%} of their time." for each in report.devices),
+        " steps only."
+        + "".join(f" GPU {each.device} is busy {each.busy:.1%} of their time." for each in report.devices),
     )
 
 

@@ -66,7 +66,8 @@ def test_a_gpu_is_busy_whenever_any_of_its_streams_works(kernels: list[tuple[int
     device's share is that of those in which something ran there."""
     common = {"process": 0, "thread": 1}
     rows = [
-        {"start_ns": BEGIN_NS, "duration_ns": 120, "window": window, "category": "cpu_op", **common} for window in (1, 2)
+        {"start_ns": BEGIN_NS, "duration_ns": 120, "window": window, "category": "cpu_op", **common}
+        for window in (1, 2)
     ]
     rows += [
         {

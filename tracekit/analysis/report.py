@@ -9,12 +9,12 @@ import pandas as pd
 from tracekit.analysis.accounts import Account, Each, account_of, counters_of, in_turn, people_of, with_steps
 from tracekit.analysis.completeness import all_missing
 from tracekit.analysis.counters import MACHINE
+from tracekit.analysis.devices import device_use
 from tracekit.analysis.exploration import Exploration, Matrix, explore, explored, median_interval
 from tracekit.analysis.findings import find_all
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.neighbours import neighbours
 from tracekit.analysis.noise_effects import noise_effects
-from tracekit.analysis.devices import device_use
 from tracekit.analysis.operators import operator_times
 from tracekit.analysis.people import find_people
 from tracekit.analysis.phases import PHASES, phase_shares, step_phases
@@ -169,9 +169,7 @@ def _layers(table: pd.DataFrame) -> list[LayerSummary]:
 
 def _operators(table: pd.DataFrame) -> list[OperatorSummary]:
     return [
-        OperatorSummary(
-            row.category, row.name, row.calls, row.total_ns / _MS, row.self_ns / _MS, row.share, row.side
-        )
+        OperatorSummary(row.category, row.name, row.calls, row.total_ns / _MS, row.self_ns / _MS, row.share, row.side)
         for row in table.itertuples(index=False)
     ]
 

@@ -1,7 +1,7 @@
-"""Trains a small network with an LSTM on a GPU, on batches that workers make: prints a digest of losses and weights.
+"""Trains a small network with an LSTM on a GPU: prints a digest of losses and weights.
 
-    cuda_training.py CONTEXT     how the workers are started
-    cuda_training.py ranks       the batches by the main process, DistributedDataParallel over NCCL
+Its argument says how the workers are started that make its batches; or it is `ranks`: then the main process makes them,
+for DistributedDataParallel over NCCL.
 """
 
 import hashlib
