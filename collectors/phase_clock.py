@@ -40,6 +40,10 @@ _NEW_STEPS = 32
 _ON_END = 16
 # Which steps are followed must be the same on all ranks, and no rank must fall into step with them: by a hash.
 _SPREAD, _RANGE = 0x9E3779B1, 1 << 32
+# So many blocks, each beside one of the other kind, tell how much longer steps are that are followed; the last ones do.
+_FEWEST_PAIRS, _MOST_PAIRS = 8, 64
+# Of the blocks until then, where steps are longer by no more than so many times what we see of it ourselves.
+_TO_COMPARE, _MOST_UNSEEN = 0.5, 10
 
 
 class PhaseClock:
@@ -60,7 +64,9 @@ class PhaseClock:
         self._followed = 0
         self._spent_ns = 0  # in this step
         self._away_ns, self._waited_ns = 0, -1  # when it was asked last: time off the CPU, and of it waiting for one
-        self._costs: deque[int] = deque(maxlen=_FIRST_STEPS)  # of steps that were followed
+        self._costs: deque[int] = deque(maxlen=_FIRST_STEPS)  # of steps that were followed, as we see them
+        self._longer: deque[int] = deque(maxlen=_MOST_PAIRS)  # by how much blocks are that are followed
+        self._began, self._took = 0, 0  # this block; how long the last one took, with its sign: rested ones below 0
         try:
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -155,13 +161,31 @@ class PhaseClock:
     def _is_followed(self) -> bool:
         governor, before = self._agent.governor, self._block
         self._block = block = self._step // _ON_END
+        if block != before:
+            self._block_ended(is_next=block == before + 1)
         if self._followed <= _FIRST_STEPS or not self._costs:  # this one is counted
             return True
         if block == before:  # ranks come here at the same time only where a block begins
             return self.follows
         allowed = governor.typical_step_ns * governor.budget * _SHARE
+        return block * _SPREAD % _RANGE < self._followed_share(allowed) * _RANGE
+
+    def _block_ended(self, is_next: bool) -> None:
+        now, took = clock(), 0
+        if is_next and self._began:
+            took = (now - self._began) * (1 if self.follows else -1)
+            if took * self._took < 0:  # one of each kind
+                self._longer.append(took + self._took)
+        self._began, self._took = now, took
+
+    def _followed_share(self, allowed: float) -> float:
+        """Of the blocks, where following a step may cost so many ns of each: by what we spend in it, or by how much
+        longer it is, where that is more. Torch's way to us and back, and what we drive from its caches, are in no
+        account of ours; until enough blocks tell, some of both kinds are looked at, unless nothing hangs on it."""
         cost = sorted(self._costs)[len(self._costs) // 2]
-        return block * _SPREAD % _RANGE < allowed / cost * _RANGE
+        if len(self._longer) < _FEWEST_PAIRS:
+            return allowed / cost if cost * _MOST_UNSEEN < allowed else min(allowed / cost, _TO_COMPARE)
+        return allowed / max(cost, sorted(self._longer)[len(self._longer) // 2] // _ON_END)
 
     def _delayed(self) -> int:
         # At a place: should the program have closed our file and opened another one, nothing of that is lost.

@@ -120,6 +120,31 @@ def test_ranks_follow_the_same_steps_many_on_end(monkeypatch: pytest.MonkeyPatch
         assert 20 < len(blocks) < 100 and set(blocks.values()) == {16}
 
 
+@pytest.mark.parametrize("drift", [0.0, 0.4])
+def test_what_following_costs_beyond_our_account_is_seen_in_the_steps(
+    drift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN steps of 10 ms that get 400 us longer where they are followed, of which we account for a few THEN
+    no more are followed than the budget pays for; also in a program that gets slower by the hour, with a pause of a
+    second now and then."""
+    agent: Any = Agent(monkeypatch, step_ns=10 * MS)
+    clock = PhaseClock(agent)
+    followed, due = [], 0
+    for step in range(20_000):
+        agent.governor.steps = step
+        if step >= due:
+            due = clock.step_ended()
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            clock.enter(phase)
+            clock.leave(phase)
+        followed.append(clock.follows)
+        pause = 1000 * MS if step % 997 == 0 else 0
+        agent.now += int(10 * MS * (1 + drift * step / 20_000)) + 400_000 * clock.follows + pause
+    share = sum(followed[4000:]) / 16_000
+    assert share == pytest.approx(10 * MS * 0.01 * 0.5 / 400_000, rel=0.5)
+    clock.stop()
+
+
 def test_whether_a_step_is_followed_is_known_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN who asks at the end of a step, whenever that is said to be due THEN all that is told then holds for the
     steps up to the next time; and from a new start on some are followed."""
