@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 from tracekit import marks
@@ -83,8 +83,10 @@ class Agent:
         self._missing: dict[str, str] = {}
         self._status_written = 0
         self.step_source_rank = 99
-        self._write_at = self._act_at = 0  # steps
+        self._write_at = self.act_at = 0  # steps
         self.on_step: list[Callable[[], None]] = []
+        # Module calls may go past us until the step ends: the function that lets them, and the code it has otherwise.
+        self.calls_go_past: tuple[FunctionType, CodeType] | None = None
         self.tally: Callable[[int, int, int, int], None] | None = None  # layer, direction, depth, ns of a detailed call
         self.window_is_open: Callable[[], bool] = lambda: False  # a profiler window of ours, on this thread
         self.runs_inner_layers = False  # one by one (`split_rnn`): then nobody needs to tell them apart
@@ -173,12 +175,14 @@ class Agent:
         if rank < self.step_source_rank:
             self.step_source_rank = rank
             self.governor.count_from_here()
-            self._write_at = self._act_at = 0
+            self._write_at = self.act_at = 0
             return
         governor = self.governor
         governor.steps += 1
-        if governor.steps >= self._act_at:
+        if governor.steps >= self.act_at:
             self._end_step(governor)
+        if self.calls_go_past is not None:
+            self.calls_go_past[0].__code__ = self.calls_go_past[1]
         for act in self.on_step:
             act()
 
@@ -196,10 +200,10 @@ class Agent:
             governor.spent_ns += clock() - began
             if clock() - self._status_written > _STATUS_INTERVAL_NS or governor.steps == STEPS_OF_A_LOOP:
                 self.write_status()
-        self._act_at = min(self._write_at + 1, governor.settle_at)
+        self.act_at = min(self._write_at + 1, governor.settle_at)
         if self.phases is not None:
             try:
-                self._act_at = min(self._act_at, self.phases.step_ended())
+                self.act_at = min(self.act_at, self.phases.step_ended())
             except Exception as error:
                 self.fail("collectives", error)
 
@@ -318,7 +322,7 @@ class Agent:
             self.governor = Governor(self.governor.budget, self.governor.note_ns)
             self._facts = {}
             self.step_source_rank = 99
-            self._write_at = self._act_at = 0
+            self._write_at = self.act_at = 0
             self.safe_point_due = bool(self.at_safe_point)
             for act in self.after_fork:
                 act()

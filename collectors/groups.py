@@ -35,25 +35,12 @@ class Numbers:
                 self.counted = counted
         return self.next
 
-    def unseen_from_here(self) -> int:
-        """What begins from now on goes past us. The next number."""
-        if self.count is None or self.count() != self.counted:  # nothing has, as a rule, since it was asked last
-            self.catch_up()
-        self.is_seen = False
-        return self.next
-
-    def seen_from_here(self) -> int:
-        """And not any more."""
-        number = self.catch_up()
-        self.is_seen = True
-        return number
-
 
 class Groups:
     """The groups of ranks by name.
 
     The ranks of a group do everything in one order: so what is seen by all of them can be counted. Where a rank lets
-    some go past, which others may see, the group's backend has counted those for it (`Numbers.unseen_from_here`).
+    some go past, which others may see, the group's backend has counted those for it (`is_seen`).
     """
 
     def __init__(self, module: ModuleType) -> None:

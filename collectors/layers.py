@@ -53,7 +53,7 @@ class Layers:
         self._calls_in_step = 0
         self._outermost = self._outermost_in_step = 0
         self._left_out = self._can_leave_out = False
-        self._stop_passing: Callable[[], None] = _nothing
+        self._function: Any = _call  # the one in the place of torch's, once there is one
         self._bypass = self._pass = _Cost(0, 0)
 
     def install(self, agent: Agent) -> None:
@@ -84,10 +84,7 @@ class Layers:
         wrapped.function = call
         self._can_leave_out = own is not None
 
-        def stop_passing() -> None:
-            call.__code__ = _call.__code__
-
-        self._stop_passing = stop_passing
+        self._function = call
         return call
 
     def _recorded_call(
@@ -154,11 +151,11 @@ class Layers:
         def nothing(module: object) -> None: ...
 
         governor, wrapped, thread = self._agent.governor, call(nothing), threads.current()
-        stop_passing = self._stop_passing
+        function = self._function
 
         def whole_step(module: object) -> None:
             wrapped(module)
-            stop_passing()
+            function.__code__ = _call.__code__
 
         thread.depth, governor.detailed = 1, False
         try:
@@ -209,19 +206,20 @@ class Layers:
     def _leave_out(self, these: bool) -> None:
         """Leave out the calls from here on, or take them up again, and mark the moment."""
         if these != self._left_out:
-            on_step = self._agent.on_step
-            (on_step.append if these else on_step.remove)(self._stop_passing)
-            self._stop_passing()
-            self._left_out = these
+            self._all_go_past(these)
             now = clock()
             self._agent.spool.write(Kind.PHASE, self._mark, now, now, not these)
+
+    def _all_go_past(self, these: bool) -> None:
+        """Calls may go past us, from the first one of a step on, or may not."""
+        self._left_out = these
+        self._agent.calls_go_past = (self._function, _call.__code__) if these else None
+        self._function.__code__ = _call.__code__
 
     def _start_anew(self) -> None:
         """In a forked child, which is a process of its own in the run."""
         if self._left_out:
-            self._left_out = False
-            self._agent.on_step.remove(self._stop_passing)
-            self._stop_passing()
+            self._all_go_past(False)
 
 
 class _Wrapped:
@@ -307,6 +305,3 @@ class _Cost(NamedTuple):
 
         hot = min(timed(wrapped) for _ in range(3)) - min(timed(original) for _ in range(3))
         return cls(max(hot, 0) // _CALIBRATION_CALLS, cold_ns(lambda: wrapped(module)))
-
-
-def _nothing() -> None: ...

@@ -54,7 +54,8 @@ class _Other(threading.local):
 
 class Threads:
     """The states of all threads. That of the thread which came first, as a rule the only one that runs modules, is
-    found without looking into thread-local storage, which costs several times as much.
+    found without looking into thread-local storage, which costs several times as much. What is called in every step
+    looks for `first_ident` itself, for a frame of Python more takes 8 us there.
     """
 
     def __init__(self) -> None:

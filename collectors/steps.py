@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import Any
@@ -76,8 +77,15 @@ class Steps:
             self._ended += 1
             known = self._known.get(id(optimizer))
             number = known[0] if known is not None else self._meet(optimizer)
-            agent.spool.note((self._optimizer, threads.current().tid, start, end, number, 0, 0, 0, 0, 0, _PHASE))
-            agent.step_source(OPTIMIZER)
+            thread = threads.first if get_ident() == threads.first_ident else threads.current()
+            agent.spool.note((self._optimizer, thread.tid, start, end, number, 0, 0, 0, 0, 0, _PHASE))
+            governor = agent.governor
+            if agent.step_source_rank != OPTIMIZER or governor.steps + 1 >= agent.act_at or agent.on_step:
+                agent.step_source(OPTIMIZER)
+            else:  # as that does, without a frame more
+                governor.steps += 1
+                if agent.calls_go_past is not None:
+                    agent.calls_go_past[0].__code__ = agent.calls_go_past[1]
             if agent.phases is not None and agent.phases.follows:
                 agent.phases.leave(IN_OPTIMIZER)
         except Exception as error:
@@ -143,7 +151,8 @@ class Steps:
                         agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:
                         self.backward.engine_ended()
-                    note((name, threads.current().tid, start, end, gradients_only, 0, 0, 0, 0, 0, _PHASE))
+                    thread = threads.first if get_ident() == threads.first_ident else threads.current()
+                    note((name, thread.tid, start, end, gradients_only, 0, 0, 0, 0, 0, _PHASE))
                     if agent.step_source_rank >= BACKWARD:
                         agent.step_source(BACKWARD)
                 except Exception as error:

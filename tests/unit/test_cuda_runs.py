@@ -37,7 +37,7 @@ def test_the_share_in_which_the_gpu_worked_is_that_of_its_events(told: tuple[Run
         busy, whole = busy + int(occupied.sum()), whole + len(occupied)
 
     (device,) = report.devices
-    assert (device.device, device.busy) == (0, pytest.approx(busy / whole))
+    assert device.device == 0 and device.busy == pytest.approx(busy / whole)
     assert 0 < device.copying < device.busy < 0.1  # a small network: the host does not keep the GPU busy
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.collectors import groups
+from tracekit.collectors.entered import Passing
 from tracekit.collectors.groups import NO_SEQUENCE, Groups, Numbers
 
 WORLD = "world"
@@ -27,9 +28,10 @@ class Rank:
     def passes(self, buckets: int) -> list[int | None]:
         """The numbers of the buckets of a backward pass, where they do not go past."""
         if self.past:
-            self.past.unseen_from_here()
+            passing = Passing(self.past, lambda *_: None)
+            passing.enter()
             self.counted += buckets
-            self.past.seen_from_here()
+            passing.leave()
             return [None] * buckets
         numbers: list[int | None] = []
         for _ in range(buckets):

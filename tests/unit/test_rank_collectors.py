@@ -141,7 +141,7 @@ def test_what_following_costs_beyond_our_account_is_seen_in_the_steps(
         pause = 1000 * MS if step % 997 == 0 else 0
         agent.now += int(10 * MS * (1 + drift * step / 20_000)) + 400_000 * clock.follows + pause
     share = sum(followed[4000:]) / 16_000
-    assert share == pytest.approx(10 * MS * 0.01 * 0.5 / 400_000, rel=0.5)
+    assert share == pytest.approx(10 * MS * 0.01 * phase_clock._SHARE / 400_000, rel=0.5)
     clock.stop()
 
 
