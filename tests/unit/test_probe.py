@@ -221,12 +221,10 @@ def summary(times_ms: dict[int, tuple[float, float]], workers: int = 0, name: st
 def test_a_probe_tries_the_best_the_hoped_for_and_the_most_that_are_as_good() -> None:
     """GIVEN 4 workers that lose least whatever storage is, 6 that are best if it answers all at once, and 8 that are
     within what the replay misses of these THEN the three are tried, none of them twice; the run's own is not."""
-    unsure = {0: (50.0, 50.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (9.6, 13.0), 12: (11.9, 14.0)}
+    unsure = {0: (50.0, 50.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (9.6, 13.0), 12: (9.9, 14.0)}
     found = contenders([summary(unsure)], {"loader": (16, 2)})
     assert found == [{"loader": (4, 2)}, {"loader": (6, 2)}, {"loader": (8, 2)}]
     assert {"loader": (4, 2)} not in contenders([summary(unsure, workers=4)], {"loader": (16, 2)})
-    missed = {0: (50.0, 50.0), 4: (10.0, 10.0), 8: (11.0, 11.0)}  # the replay may miss as much
-    assert contenders([summary(missed)], {"loader": (16, 2)}) == [{"loader": (4, 2)}, {"loader": (8, 2)}]
     sure = {0: (50.0, 50.0), 4: (10.0, 10.0), 8: (12.0, 12.0)}
     assert contenders([summary(sure)], {"loader": (16, 2)}) == [{"loader": (4, 2)}]
     assert contenders([summary(sure, workers=4)], {"loader": (16, 2)}) == []

@@ -20,7 +20,7 @@ from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loader_memory import fits, needed
-from tracekit.models.loading import MODEL_ERROR, worker_counts
+from tracekit.models.loading import USUAL_ERROR, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.manifest import Loader, Memory
@@ -85,7 +85,7 @@ def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
         if best is None or (best.num_workers, best.prefetch_factor) == now:
             best, *others = others
         fast, _ = by_storage(loader)
-        three = best, others[0], most_as_good(loader.forecasts, fast, MODEL_ERROR)
+        three = best, others[0], most_as_good(loader.forecasts, fast, USUAL_ERROR)
         cells = [(each.num_workers, each.prefetch_factor) for each in three if each]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
