@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -160,3 +161,17 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(TracekitError, match="tracekit runs"):
             open_run(path)
+
+
+def test_a_query_is_interrupted_like_anything_else(tmp_path: Path) -> None:
+    """GIVEN Ctrl-C in a query, of which DuckDB makes an error of its own THEN it is Ctrl-C all the same."""
+
+    def interrupted(query: str, params: object) -> None:
+        raise RuntimeError(query)
+
+    run = open_run(new_run(tmp_path / "run"))
+    vars(run)["_database"] = SimpleNamespace(sql=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.sql("Query interrupted")
+    with pytest.raises(RuntimeError, match="another"):
+        run.sql("another")

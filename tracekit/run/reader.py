@@ -20,6 +20,9 @@ from tracekit.run.schema import TABLES, plain
 
 Parts = dict[str, dict[str, int]]  # by table, the names of its files and their sizes
 
+# What DuckDB makes of Ctrl-C in the midst of a query.
+_INTERRUPTED = "Query interrupted"
+
 
 class Run:
     """A recorded run, or what was recorded of one host or of some processes. Parts that cannot be read are left out and
@@ -115,6 +118,10 @@ class Run:
             raise TracekitError(f"{self.name}: {first} The tables are {', '.join(self._datasets)}.") from error
         except duckdb.Error as error:
             raise TracekitError(f"{self.name}: {error}") from error
+        except RuntimeError as error:
+            if str(error) == _INTERRUPTED:
+                raise KeyboardInterrupt from error
+            raise
         raise TracekitError(f"{self.name}: the query is empty or gives no rows; ask with SELECT")
 
     @cached_property
