@@ -56,7 +56,7 @@ def render(view: View) -> Component:
         dmc.Text(rest, size="sm", c="dimmed") if rest else None,
         note="Operators, kernels and runtime calls of the main process inside the profiler's windows, which cover some"
         " steps only."
-        + "".join(f" GPU {each.device} is busy {each.busy:.1%} of their time." for each in report.devices),
+        + "".join(f" GPU {each.device} is busy for it {each.busy:.1%} of their time." for each in report.devices),
     )
 
 

@@ -89,8 +89,9 @@ def _why_not(report: Report) -> str:
 
 
 def _others(report: Report) -> str:
-    """That other programs are in the way, where the threads fit and yet wait for longer than any advice is worth."""
+    """That others are in the way, where the threads fit and yet wait for longer than any advice is worth."""
     delays = [use.run_delay_share for use in report.threads if use.run_delay_share is not None]
     if not delays or max(delays) < MUCH_WAITING:
         return ""
-    return f", and yet wait for one {max(delays):.0%} of the time: other programs want them too, so no time is typical"
+    wanted = "others want them too, of this program or of others"
+    return f", and yet wait for one {max(delays):.0%} of the time: {wanted}, so no time is typical"

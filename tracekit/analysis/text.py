@@ -164,8 +164,10 @@ def _devices(report: Report) -> Lines:
         return []
     work = [each for each in report.operators if each.side == "device"]
     more = _more(report.operator_sides.get("device", 0))
-    busy = ", ".join(f"GPU {each.device} busy {_percent(each.busy)} of the time" for each in report.devices)
-    return [f"ON THE GPU  in the profiled steps: {busy}", *_by_own_time("kernel", work), *more]
+    busy = [
+        f"  GPU {each.device} busy for the main process {_percent(each.busy)} of the time" for each in report.devices
+    ]
+    return ["ON THE GPU  in the profiled steps", *busy, *_by_own_time("kernel", work), *more]
 
 
 def _by_own_time(what: str, operators: Sequence[OperatorSummary]) -> Lines:

@@ -42,7 +42,7 @@ class Network(nn.Module):
 
 def main(how: str) -> None:
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     model: nn.Module = Network().cuda()
     workers = {"num_workers": 2, "multiprocessing_context": how, "pin_memory": True}
     if how == "ranks":
