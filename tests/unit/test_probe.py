@@ -16,7 +16,7 @@ from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
-from tracekit.study.probe import contenders, turn_s
+from tracekit.study.probe import best_of, contenders, turn_s
 
 TURN_MS, TURNS = 250.0, 8
 PER_EPOCH = 80
@@ -136,10 +136,15 @@ def test_the_same_samples_in_both_tell_more_than_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_s", "expected"), [(0.001, 0.25), (0.05, 0.6), (0.18, 1.0), (0.3, 1.0), (0.5, 1.5), (3.0, 9.0)]
+    ("batch_s", "expected"), [(0.001, 0.1), (0.05, 0.6), (0.18, 5 / 6), (0.25, 5 / 6), (0.5, 1.5), (3.0, 9.0)]
 )
 def test_each_has_turns_enough_where_batches_are_long(batch_s: float, expected: float) -> None:
-    assert turn_s(batch_s) == pytest.approx(expected)
+    assert turn_s(batch_s, 0.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("blocked_s", "expected"), [(0.001, 0.1), (0.015, 0.18), (0.2, 0.25)])
+def test_turns_are_long_against_what_is_read_while_stopped(blocked_s: float, expected: float) -> None:
+    assert turn_s(0.002, blocked_s) == pytest.approx(expected)
 
 
 def test_too_few_turns_tell_nothing_of_the_pace(tmp_path: Path) -> None:
@@ -218,12 +223,12 @@ def summary(times_ms: dict[int, tuple[float, float]], workers: int = 0, name: st
     return LoaderSummary(0, name, "", workers, 2, 100, 1, 50.0, 0.8, {}, 1.0, 1, 1.0, 0.0, forecasts=grid)
 
 
-def test_a_probe_tries_the_best_the_hoped_for_and_the_most_that_are_as_good() -> None:
-    """GIVEN 4 workers that lose least whatever storage is, 6 that are best if it answers all at once, and 8 that are
-    within what the replay misses of these THEN the three are tried, none of them twice; the run's own is not."""
-    unsure = {0: (50.0, 50.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (9.6, 13.0), 12: (9.9, 14.0)}
+def test_a_probe_tries_the_best_the_hoped_for_and_the_most_and_fewest_that_are_as_good() -> None:
+    """GIVEN 4 workers that lose least whatever storage is, 6 that are best if it answers all at once, and 3 and 8 that
+    are within what the replay misses of these THEN the four are tried, none of them twice; the run's own is not."""
+    unsure = {0: (50.0, 50.0), 3: (10.6, 14.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (10.6, 13.0), 12: (10.9, 14.0)}
     found = contenders([summary(unsure)], {"loader": (16, 2)})
-    assert found == [{"loader": (4, 2)}, {"loader": (6, 2)}, {"loader": (8, 2)}]
+    assert found == [{"loader": (workers, 2)} for workers in (4, 8, 6, 3)]
     assert {"loader": (4, 2)} not in contenders([summary(unsure, workers=4)], {"loader": (16, 2)})
     sure = {0: (50.0, 50.0), 4: (10.0, 10.0), 8: (12.0, 12.0)}
     assert contenders([summary(sure)], {"loader": (16, 2)}) == [{"loader": (4, 2)}]
@@ -236,5 +241,46 @@ def test_a_probe_of_two_loaders_tries_them_at_once() -> None:
     unsure = {0: (50.0, 50.0), 4: (10.0, 10.0), 6: (9.3, 12.0), 8: (9.6, 13.0)}
     sure = {0: (50.0, 50.0), 4: (10.0, 10.0)}
     both = [summary(unsure, name="a"), summary(sure, name="b")]
-    assert contenders(both, {"a": (16, 2), "b": (16, 2)}) == [{"a": (workers, 2), "b": (4, 2)} for workers in (4, 6, 8)]
+    assert contenders(both, {"a": (16, 2), "b": (16, 2)}) == [{"a": (workers, 2), "b": (4, 2)} for workers in (4, 8, 6)]
     assert contenders(both, {"b": (16, 2)}) == [{"b": (4, 2)}]
+
+
+def test_what_was_seen_to_be_best_has_turns_again() -> None:
+    """GIVEN two loaders that tried three things at once THEN each gets what is best of these by now, not what nobody
+    tried, and one with nothing known of it what it had first."""
+    times = {2: (9.0, 9.0), 4: (10.0, 10.0), 6: (8.0, 8.0), 8: (12.0, 12.0), 16: (1.0, 1.0)}
+    loaders = [summary(times, name="a"), summary(times, name="b"), summary({}, name="c")]
+    tried = [{"a": (4, 2), "b": (8, 2), "c": (1, 2)}, {"a": (6, 2), "b": (2, 2), "c": (3, 2)}]
+    assert best_of(tried, loaders) == {"a": (6, 2), "b": (2, 2), "c": (1, 2)}
+
+
+def test_what_had_turns_twice_is_surer(tmp_path: Path) -> None:
+    """GIVEN a sitting with 2 and 4 workers and another one with 4 alone THEN 2 are as sure as in one, 4 surer, in
+    between what each saw."""
+    paces = np.random.default_rng(1).lognormal(np.log(4), 0.1, (3, TURNS))
+    first = with_probe(tmp_path / "first", (0, [8.0] * TURNS), (4, list(paces[0])), (2, list(paces[1])))
+    again = with_probe(tmp_path / "again", (0, [8.0] * TURNS), (4, list(paces[2])))
+    both = with_probe(tmp_path / "both", (0, [8.0] * TURNS), (4, list(paces[0])), (2, list(paces[1])))
+    second = [
+        probed(both / PROBE / str(3 + number), *each, number * TURN_MS)
+        for number, each in enumerate([(0, [8.0] * TURNS), (4, list(paces[2]))])
+    ]
+    save_sittings(both, [*load_sittings(both), second])
+    one, two, of_both = (
+        {each.workers: each for each in probes(open_run(path))["loader"].seen} for path in (first, again, both)
+    )
+    assert of_both[2] == one[2]
+    assert of_both[4].error < min(one[4].error, two[4].error)
+    assert min(one[4].ratio, two[4].ratio) <= of_both[4].ratio <= max(one[4].ratio, two[4].ratio)
+
+
+def test_sittings_that_contradict_each_other_are_less_sure(tmp_path: Path) -> None:
+    path = with_probe(tmp_path / "run", (0, [8.0] * TURNS), (4, [4.0] * TURNS))
+    alone = probes(open_run(path))["loader"].seen[0]
+    second = [
+        probed(path / PROBE / str(3 + number), workers, [batch_ms] * TURNS, number * TURN_MS)
+        for number, (workers, batch_ms) in enumerate([(0, 8.0), (4, 7.0)])
+    ]
+    save_sittings(path, [*load_sittings(path), second])
+    (seen,) = probes(open_run(path))["loader"].seen
+    assert seen.error > 2 * alone.error and 0.5 < seen.ratio < 0.9

@@ -277,16 +277,15 @@ def smallest_as_good(forecasts: Sequence[LoaderForecast], time_of: Time) -> Load
     return min(good, key=lambda each: (each.num_workers, each.prefetch_factor), default=None)
 
 
-def most_as_good(forecasts: Sequence[LoaderForecast], time_of: Time, within: float) -> LoaderForecast | None:
-    """The most workers, with as many batches ahead as the smallest settings that are as good as the best, that lose no
-    more than so much against these. None without any."""
+def about_as_good(forecasts: Sequence[LoaderForecast], time_of: Time, within: float) -> list[LoaderForecast]:
+    """By workers, those that lose no more than so much against the smallest settings that are as good as the best, with
+    as many batches ahead."""
     best = smallest_as_good(forecasts, time_of)
     if best is None:
-        return None
-    alike = [each for each in forecasts if each.prefetch_factor == best.prefetch_factor]
-    return max(
-        (each for each in alike if time_of(each) <= time_of(best) * (1 + within)), key=lambda each: each.num_workers
-    )
+        return []
+    alike = [each for each in forecasts if each.prefetch_factor == best.prefetch_factor or not each.num_workers]
+    found = [each for each in alike if time_of(each) <= time_of(best) * (1 + within)]
+    return sorted(found, key=lambda each: each.num_workers)
 
 
 def settings_of(

@@ -2,7 +2,7 @@
 settings were than the program's own beside them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ _FEWEST_TURNS = 3
 _MOST_PARTS = 10
 _FEWEST_BATCHES = 4  # of a part
 _LEVEL = 0.95
+_SUREST = 1e-6  # of a logarithm: parts that are all alike tell no error
 _NS = 1e9
 
 Times = NDArray[np.float64]
@@ -54,9 +55,9 @@ class Probe:
 def probes(run: Run) -> dict[str, Probe]:
     """By loader. Raises RunError where the probe cannot be read."""
     sittings = [[_turned(run, each) for each in sitting] for sitting in load_sittings(run.path)]
-    if len(sittings) > 1:
+    if len(sittings) > 1 and not any(each.stops for sitting in sittings for each in sitting):
         return _of_rounds([[_known_costs(each) for each in sitting] for sitting in sittings])
-    return _of_turns(*sittings) if sittings else {}
+    return _together([_of_turns(each) for each in sittings])
 
 
 def _of_rounds(rounds: list[list[dict[str, LoaderCosts]]]) -> dict[str, Probe]:
@@ -81,6 +82,31 @@ def _of_turns(turned: "list[_Turned]") -> dict[str, Probe]:
         most = max((each.costs for each in theirs), key=_readers)
         found[loader] = Probe(most, [each for each in seen if each is not None], len(ran) == 1)
     return found
+
+
+def _together(sittings: list[dict[str, Probe]]) -> dict[str, Probe]:
+    """What was seen of each loader in all of them, and of what most had made at once."""
+    found = {}
+    for loader in dict.fromkeys(name for each in sittings for name in each):
+        theirs = [each[loader] for each in sittings if loader in each]
+        by_cell: dict[tuple[int, int], list[Seen]] = {}
+        for seen in (seen for each in theirs for seen in each.seen):
+            by_cell.setdefault((seen.workers, seen.prefetch), []).append(seen)
+        most = max((each.costs for each in theirs), key=_readers)
+        found[loader] = Probe(most, [_mean(each) for each in by_cell.values()], all(each.alone for each in theirs))
+    return found
+
+
+def _mean(seen: list[Seen]) -> Seen:
+    """What several sittings have seen of the same settings, each with the weight of its error; where they differ by
+    more than these tell, so much less sure."""
+    if len(seen) == 1:
+        return seen[0]
+    logs, errors = np.log([each.ratio for each in seen]), np.array([max(each.error, _SUREST) for each in seen])
+    weights = 1 / errors**2
+    mean = float(np.average(logs, weights=weights))
+    apart = float(np.sqrt((((logs - mean) / errors) ** 2).sum() / (len(seen) - 1)))
+    return replace(seen[0], ratio=float(np.exp(mean)), error=float(max(apart, 1.0) / np.sqrt(weights.sum())))
 
 
 def _readers(costs: LoaderCosts) -> int:

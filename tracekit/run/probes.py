@@ -21,8 +21,8 @@ class Probed(msgspec.Struct):
     stops: list[tuple[Time, Time]]
 
 
-# What was compared: the program as it is and then with other settings, which took turns, or ran, of programs that end
-# soon, again and again, each to its end; or one with other settings alone.
+# What was compared: the program as it is and then with other settings, which took turns, perhaps again with others of
+# them; or ran, of programs that end soon, again and again, each to its end; or one with other settings alone.
 Sittings = list[list[Probed]]
 
 
@@ -55,7 +55,9 @@ def load_sittings(run: Path) -> Sittings:
         return []
     except (OSError, msgspec.DecodeError) as error:
         raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
-    is_whole = len({len(each) for each in found}) == 1 and len(found[0]) >= (1 if len(found) == 1 else 2)
-    if not is_whole or any(Path(each.run).name != each.run for sitting in found for each in sitting):
+    fewest = 1 if len(found) == 1 else 2
+    names = [[each.run for each in sitting] for sitting in found]
+    is_whole = found and all(len(each) >= fewest for each in names)
+    if not is_whole or any(Path(name).name != name for each in names for name in each):
         raise RunError(f"{file}: it names what is no run of the probe; make the probe again")
     return found

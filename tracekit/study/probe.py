@@ -11,20 +11,21 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import by_storage, holds_for, in_words, most_as_good, promising, smallest_as_good
+from tracekit.advice.loading import about_as_good, by_storage, holds_for, in_words, promising, smallest_as_good
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loader_memory import fits, needed
-from tracekit.models.loading import USUAL_ERROR, worker_counts
+from tracekit.models.loading import MODEL_ERROR, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.manifest import Loader, Memory
-from tracekit.run.probes import Probed, clear_probe, save_sittings
+from tracekit.run.probes import Probed, Sittings, clear_probe, save_sittings
 from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
@@ -33,13 +34,18 @@ from tracekit.study.turns import Turns, alone, patience, take_turns
 
 # All turns of all: more would tell more, and be more than a look.
 _LASTS_S = 10.0
-# A turn has a dozen batches, as what was read while the others had theirs is in it; of batches so long that each would
-# have less than five turns, fewer, but no less than three. Where a program ends before five it is alone: what it makes
-# while it is stopped tells nothing, and that would be most of it.
-_SHORTEST_TURN_S = 0.25
+# A turn has a dozen batches: short turns meet the same machine (of 0.1 s they tell ratios to 3 % where those of 0.25 s
+# tell them to 4 %). Where storage is waited for it is longer, as what was read while the others had theirs is in it: a
+# dozen times what a batch waits, and no more than a quarter of a second for that. Of batches so long that each would
+# have less than six turns, fewer, but no less than three. Where a program ends before six, or before 1.5 s, it is
+# alone: what it makes while it is stopped tells nothing, and that would be most of it.
+_SHORTEST_TURN_S, _LONGEST_FOR_READS_S = 0.1, 0.25
 _BATCHES_PER_TURN, _FEWEST_BATCHES = 12, 3
-_TURNS = 5
+_TURNS = 6
+# Where so many others have their turns in half of the time, that is for a choice, the other half for what was chosen.
+_CHOICE = 2
 _LONG_TURN_S = _LASTS_S / 2 / _TURNS
+_SHORTEST_LOOP_S = 1.5
 # Of whole runs, which take long to begin, as many of each as fit into the same time.
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 6
 _PREFETCH = 2  # torch's default
@@ -50,8 +56,9 @@ Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of ea
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
     """Record the run's command again, in its directory, into the folder `probe` of the run, as it is, with what seems
-    best, with what would be best if storage answered many as fast as few, and with the most workers that may be as good
-    as that; where nothing seems better, with as many workers as are ever advised and fit into memory.
+    best, with what would be best if storage answered many as fast as few, and with the most and the fewest workers that
+    may be as good as that; where nothing seems better, with as many workers as are ever advised and fit into memory.
+    Then again as it is and with what seems best of these, for as long.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -71,13 +78,13 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
     began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
-    _Sitting(run, costs, began_s, say).hold(contenders(analyze(run).loaders, most) or [most])
+    _Probing(run, costs, began_s, say, most).go()
 
 
 def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
-    """What seems best, what is if storage answers many as fast as few, and the most workers that may be as good as that
-    for all that the replay can tell, of all loaders that are `probed` at once; one that has nothing to try is left as
-    it is. None twice, and none that the run had."""
+    """What seems best, the most workers that may be as good if storage answers many as fast as few, for all that the
+    replay can tell, what is best then, and the fewest workers that may be as good, of all loaders that are `probed` at
+    once; one that has nothing to try is left as it is. None twice, and none that the run had."""
     tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
@@ -85,12 +92,25 @@ def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
         if best is None or (best.num_workers, best.prefetch_factor) == now:
             best, *others = others
         fast, _ = by_storage(loader)
-        three = best, others[0], most_as_good(loader.forecasts, fast, USUAL_ERROR)
-        cells = [(each.num_workers, each.prefetch_factor) for each in three if each]
+        alike = about_as_good(loader.forecasts, fast, MODEL_ERROR)
+        all_of_them = best, *alike[-1:], others[0], *alike[:1]
+        cells = [(each.num_workers, each.prefetch_factor) for each in all_of_them if each]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
     most = max(map(len, tried.values()), default=0)
     return [{loader: cells[min(number, len(cells) - 1)] for loader, cells in tried.items()} for number in range(most)]
+
+
+def best_of(tried: list[Cells], loaders: list[LoaderSummary]) -> Cells:
+    """What seems best of those for each loader, by what is known of them now."""
+    best = tried[0]
+    for loader in (each for each in loaders if each.loader in best):
+        cells = {each[loader.loader] for each in tried}
+        known = [each for each in loader.forecasts if (each.num_workers, each.prefetch_factor) in cells]
+        chosen = smallest_as_good(known, attrgetter("expected_ms"))
+        if chosen is not None:
+            best = best | {loader.loader: (chosen.num_workers, chosen.prefetch_factor)}
+    return best
 
 
 def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
@@ -98,51 +118,96 @@ def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
     return replace(costs, memory=Memory(free, shared))
 
 
-class _Sitting:
+class _Probing:
     """The program as it is and with other settings, at the same time or one after the other."""
 
-    def __init__(self, run: Run, costs: dict[str, LoaderCosts], began_s: float, say: Callable[[str], None]) -> None:
-        self._run, self._costs, self._say = run, costs, say
+    def __init__(
+        self, run: Run, costs: dict[str, LoaderCosts], began_s: float, say: Callable[[str], None], most: Cells
+    ) -> None:
+        self._run, self._costs, self._say, self._most = run, costs, say, most
         self._loaders = analyze(run).loaders
         self._folder = Path(os.path.abspath(run.path)) / PROBE
+        self._command = shell_line(run.manifest.command)
         self._number = 0
+        self._sittings: Sittings = []
         batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
-        self._turn_s = turn_s(batch_s)
+        self._turn_s = turn_s(batch_s, max(float(each.blocked.mean()) for each in self._costs.values()))
         self._patience_s = patience(began_s)
 
-    def hold(self, others: list[Cells]) -> None:
+    def go(self) -> None:
         """Let all take turns; where they cannot run side by side, one with other settings runs alone, or, where they
         end soon, all do, again and again. Raises StudyError when the command fails."""
-        command = shell_line(self._run.manifest.command)
-        what = f"running {command} for up to {_LASTS_S:.0f} s of its loop"
-        others = others[: max(int(_LASTS_S / (_TURNS * self._turn_s)) - 1, 1)]  # each is to have turns enough
-        rounds = 0
+        others = contenders(self._loaders, self._most) or [self._most]
         if self._run.manifest.gpus:
             self._say("not side by side: what is stopped leaves its work to the GPU")
-        elif min(self._whole_s(each)[1] for each in others) < _TURNS * self._turn_s:
+        elif min(self._whole_s(each)[1] for each in others) < max(_TURNS * self._turn_s, _SHORTEST_LOOP_S):
             self._say("not side by side: it would end before it had turns enough")
-            others, rounds = self._rounds(others)
+            if self._again_and_again(others):
+                return
         elif beside := self._that_fit(others):
-            self._say(f"{what} in all, as it is and with {_in_words(beside)}, in turns; then all are ended")
             try:
-                self._let_run([{}, *beside], self._turn_s, self._patience_s)
+                self._in_turns(beside)
                 return
             except (StudyError, TimeoutError) as error:
                 self._say(f"side by side {error}")
         else:
             self._say("two of it and their workers may not fit into memory side by side")
-        if not self._fit(others[:1]):
-            raise StudyError(f"{command} with {_in_words(others[:1])} may not fit into memory")
+        self._alone(others[:1])
+
+    def _in_turns(self, others: list[Cells]) -> None:
+        """First with all of them; then, where half of the time is turns enough for a choice, with what seems best by
+        that. Raises StudyError or TimeoutError where the first fails."""
+        at_once, in_half = (int(lasts_s / (_TURNS * self._turn_s)) - 1 for lasts_s in (_LASTS_S, _LASTS_S / 2))
+        if in_half < _CHOICE or len(others) < _CHOICE:
+            self._have_turns(others[: max(min(at_once, _CHOICE), 1)], _LASTS_S)
+            return
+        self._have_turns(others[:in_half], _LASTS_S / 2)
         try:
-            if rounds:
-                self._say(f"running {command} {rounds} times as it is and as often with {_in_words(others)}")
-                self._let_run_again_and_again([{}, *others], rounds)
-            else:
-                self._say(f"{what} with {_in_words(others[:1])}; then it is ended")
-                self._let_run(others[:1], _LASTS_S, self._patience_s)
+            self._have_turns([best_of(others, analyze(self._run).loaders)], _LASTS_S / 2)
+        except (StudyError, TimeoutError) as error:
+            self._say(f"the second time {error}")
+
+    def _have_turns(self, others: list[Cells], lasts_s: float) -> None:
+        what = f"running {self._command} for up to {lasts_s:.0f} s of its loop in all"
+        self._say(f"{what}, as it is and with {_in_words(others)}, in turns; then all are ended")
+        with tempfile.TemporaryDirectory() as scratch:
+            launches = [self._launch(cells, Path(scratch)) for cells in ({}, *others)]
+            turns = take_turns(launches, [self._turn_s] * len(launches), self._patience_s, lasts_s)
+        self._sittings.append(_probed(launches, turns))
+        save_sittings(self._run.path, self._sittings)
+
+    def _again_and_again(self, others: list[Cells]) -> bool:
+        """Each to its end, one after the other. Every second round goes backwards, so that steady drift cancels. False
+        where too few rounds fit into the time."""
+        others, rounds = self._rounds(others)
+        if not rounds:
+            return False
+        self._say(f"running {self._command} {rounds} times as it is and as often with {_in_words(others)}")
+        with tempfile.TemporaryDirectory() as scratch:
+            for number in range(rounds):
+                launches = [self._launch(cells, Path(scratch)) for cells in ({}, *others)]
+                order = range(len(launches))[:: -1 if number % 2 else 1]
+                turns = {each: self._to_its_end(launches[each], others) for each in order}
+                self._sittings.append(_probed(launches, [turns[each] for each in range(len(launches))]))
+        save_sittings(self._run.path, self._sittings)
+        return True
+
+    def _alone(self, others: list[Cells]) -> None:
+        if not self._fit(others):
+            raise StudyError(f"{self._command} with {_in_words(others)} may not fit into memory")
+        what = f"running {self._command} for up to {_LASTS_S:.0f} s of its loop"
+        self._say(f"{what} with {_in_words(others)}; then it is ended")
+        with tempfile.TemporaryDirectory() as scratch:
+            launch = self._launch(others[0], Path(scratch))
+            turns = self._to_its_end(launch, others)
+        save_sittings(self._run.path, [_probed([launch], [turns])])
+
+    def _to_its_end(self, launch: Recording, tried: list[Cells]) -> Turns:
+        """Or for as long as a probe lasts."""
+        try:
+            return alone(launch, self._patience_s, _LASTS_S)
         except TimeoutError as error:
-            tried = others if rounds else others[:1]
-            raise StudyError(f"{command} with {_in_words(tried)} does not work: {error}") from error
+            raise StudyError(f"{self._command} with {_in_words(tried)} does not work: {error}") from error
 
     def _rounds(self, others: list[Cells]) -> tuple[list[Cells], int]:
         """Of which others so many whole runs fit into the time, and each by itself into memory; 0 where too few do. The
@@ -187,26 +252,6 @@ class _Sitting:
         }
         return own | cells
 
-    def _let_run(self, conditions: list[Cells], turn_s: float, patience_s: float) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            launches = [self._launch(cells, Path(scratch)) for cells in conditions]
-            if len(launches) == 1:
-                turns = [alone(launches[0], patience_s, _LASTS_S)]
-            else:
-                turns = take_turns(launches, [turn_s] * len(launches), patience_s, _LASTS_S)
-        save_sittings(self._run.path, [_probed(launches, turns)])
-
-    def _let_run_again_and_again(self, conditions: list[Cells], rounds: int) -> None:
-        """Each to its end. Every second round goes backwards, so that steady drift cancels."""
-        sittings = []
-        with tempfile.TemporaryDirectory() as scratch:
-            for number in range(rounds):
-                launches = [self._launch(cells, Path(scratch)) for cells in conditions]
-                order = range(len(launches))[:: -1 if number % 2 else 1]
-                turns = {each: alone(launches[each], self._patience_s, _LASTS_S) for each in order}
-                sittings.append(_probed(launches, [turns[each] for each in range(len(launches))]))
-        save_sittings(self._run.path, sittings)
-
     def _launch(self, cells: Cells, scratch: Path) -> Recording:
         self._number += 1
         path = self._folder / str(self._number)
@@ -222,10 +267,11 @@ class _Sitting:
         )  # fmt: skip
 
 
-def turn_s(batch_s: float) -> float:
-    """How long a turn is, with batches that take so long, s."""
+def turn_s(batch_s: float, blocked_s: float) -> float:
+    """How long a turn is, with batches that take so long, and wait so long for storage, s."""
     long_s = max(_LONG_TURN_S, _FEWEST_BATCHES * batch_s)
-    return max(_SHORTEST_TURN_S, min(_BATCHES_PER_TURN * batch_s, long_s))
+    for_reads_s = min(_BATCHES_PER_TURN * blocked_s, _LONGEST_FOR_READS_S)
+    return max(_SHORTEST_TURN_S, for_reads_s, min(_BATCHES_PER_TURN * batch_s, long_s))
 
 
 def _entries(cells: Cells, facts: dict[str, Loader]) -> list[Entry]:
