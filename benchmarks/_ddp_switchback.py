@@ -32,19 +32,17 @@ class RankRecorder(Recorder):
         super().__init__()
         collectives = self._collectors["collectives"]
         self._groups, self._buckets = collectives._groups, collectives._buckets
-        self._patches += [
-            (owner, name, vars(owner).get(name), original) for owner, name, original, _ in self._buckets._patches._undo
-        ]
+        self._patches += [(owner, name, original) for owner, name, original, _ in self._buckets._patches._undo]
         self._phases, self._acts = self._agent.phases, self._agent.after_backward
 
     def set_rank(self, recorded: bool) -> None:
         """What is noted in a rank beside the hooks."""
         if recorded:
             self._groups.begun(WORLD)  # what went by unrecorded is no gap in what is seen
-        else:
+        elif self._agent.phases is not None:
             self._groups.begin_apart(WORLD)
         for reducer in self._buckets._reducers:
-            reducer._tracekit_give(ours=recorded and not self._buckets._lets_past)
+            reducer._tracekit_give(ours=recorded and self._buckets._past is None)
         self._agent.phases = self._phases if recorded else None
         self._agent.after_backward = self._acts if recorded else []
 

@@ -41,7 +41,7 @@ class Recorder:
         self._agent = agent._agent
         self._collectors: dict[str, Any] = dict(self._agent.collectors)  # their privates are looked at below
         self._patches = [
-            (owner, name, vars(owner).get(name), original)
+            (owner, name, original)
             for collector in self._collectors.values()
             if hasattr(collector, "_patches")
             for owner, name, original, _ in collector._patches._undo
@@ -63,7 +63,8 @@ class Recorder:
     def taken_out(self) -> Iterator[None]:
         """No hook in torch, nothing in what is forked, and for tracekit's accounts no time."""
         began = time.perf_counter_ns()
-        for owner, name, _, original in self._patches:
+        theirs = [vars(owner).get(name) for owner, name, _ in self._patches]  # some go in and out by themselves
+        for owner, name, original in self._patches:
             setattr(owner, name, original)
         for hooks in self._hooks:
             hooks.clear()
@@ -74,8 +75,8 @@ class Recorder:
         finally:
             for function, code in zip(self._of_forks, self._codes, strict=True):
                 function.__code__ = code
-            for owner, name, ours, _ in self._patches:
-                setattr(owner, name, ours)
+            for (owner, name, _), value in zip(self._patches, theirs, strict=True):
+                setattr(owner, name, value)
             for hooks, held in zip(self._hooks, self._held, strict=True):
                 hooks.update(held)
             away = time.perf_counter_ns() - began

@@ -22,7 +22,7 @@ from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUS
 from .agent import Agent
 from .alive import Alive
 from .ddp_configuration import configuration_of
-from .groups import NO_SEQUENCE
+from .groups import NO_SEQUENCE, Numbers
 from .in_flight import InFlight, Sent
 from .patching import Patches
 from .phase_clock import COMMUNICATION, FORWARD
@@ -65,7 +65,7 @@ class Buckets:
         self._is_off = False
         self._passes: Alive[_Pass] = Alive()
         self._reducers: Alive[Any] = Alive()  # those with a group of ours
-        self._lets_past = False  # buckets of a step that is not followed
+        self._past: Numbers | None = None  # of the group whose buckets go past us, of a step that is not followed
         self._is_joined = False  # ranks with fewer inputs go on without a backward pass
         spool = agent.spool
         self._bucket, self._passed, self._used = spool.intern("bucket"), spool.intern(PASSED), spool.intern(USED)
@@ -140,22 +140,26 @@ class Buckets:
             return
         last = list(past.values())[-1]
         numbers = self._groups.numbers_for_unseen(last.group)
-        passing = numbers and self._collectives.entered.passing(self._passed, last.words, numbers)
-        if not passing:
+        if numbers is None:
             return
-        self._lets_past, self._agent.in_pass = True, passing
+        self._past = numbers
+        numbers.turn(is_seen=False, steps=self._agent.governor.steps)
+        self._collectives.entered.passes(self._passed, last.words, numbers)
         for reducer in past:
             reducer._tracekit_give(ours=False)
         if len(past) == len(sorts) and self._in_flight.is_empty and self._backward_ended in self._agent.after_backward:
             self._agent.after_backward.remove(self._backward_ended)
 
     def _see_all(self) -> None:
-        self._agent.in_pass = None
+        past, self._past = self._past, None
+        if past is not None:
+            past.turn(is_seen=True, steps=self._agent.governor.steps)
+        if self._collectives.entered is not None:
+            self._collectives.entered.sees()
         if self._backward_ended not in self._agent.after_backward:
             self._agent.after_backward.append(self._backward_ended)
-        for reducer in list(self._reducers) if self._lets_past else ():
+        for reducer in list(self._reducers) if past is not None else ():
             reducer._tracekit_give(ours=True)
-        self._lets_past = False
 
     def start_anew(self) -> None:
         """In a forked child, whose parent's models these are."""
@@ -202,7 +206,7 @@ class Buckets:
         if self._is_off:
             return NO_SEQUENCE
         try:
-            return self._groups.begin(self._groups.name(group), counted)
+            return self._groups.begin(self._groups.name(group), counted, is_bucket=True)
         except Exception as error:
             self._agent.fail("collectives", error)
             return NO_SEQUENCE
@@ -264,6 +268,7 @@ class Buckets:
         """Have it told should the rank never come out of it."""
         if self._collectives.entered is not None:
             self._collectives.entered.begin(op, sort.words, number)
+            self._collectives.entered.left()
 
     def _backward_ended(self) -> None:
         try:

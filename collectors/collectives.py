@@ -44,7 +44,7 @@ class Collectives:
     def install(self, agent: Agent) -> None:
         self._agent = agent
         self._in_flight = InFlight(agent)
-        agent.before_exit.append(self._in_flight.give_up)
+        agent.before_exit += [self._in_flight.give_up, self._look_no_more]
         agent.when_imported("collectives", "torch.distributed.distributed_c10d", self._hook)
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
 
@@ -55,6 +55,11 @@ class Collectives:
         if self._buckets is not None:
             self._buckets.off()
 
+    def _look_no_more(self) -> None:
+        """A thread that calls torch while Python goes would take the process with it."""
+        if self.entered is not None:
+            self.entered.sees()
+
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
         self._in_flight.forget()
@@ -63,10 +68,11 @@ class Collectives:
             self._buckets.start_anew()
 
     def _forget_phases(self) -> None:
-        self.entered = self._agent.in_pass = None
+        self.entered = None
         phases, self._agent.phases = self._agent.phases, None
         if phases is not None:
             phases.stop()
+        self._agent.rest(False)
 
     def _hook(self, module: ModuleType) -> None:
         self._groups = Groups(module)
@@ -180,10 +186,10 @@ class Collectives:
         elif is_over:
             self._in_flight.note(sent, end, NOT_SEEN if sent.on_device else 0)
         self._in_flight.look()
-        if self.entered is not None and is_over and self._in_flight.is_empty:
-            self.entered.end()
-        if agent.in_pass is not None:
-            agent.in_pass.again()
+        if self.entered is not None:
+            if is_over and self._in_flight.is_empty:
+                self.entered.end()
+            self.entered.left()
         agent.governor.spent_ns += clock() - end
 
 

@@ -1,13 +1,16 @@
 """Which communication a rank came to last, where the supervisor finds it should the rank never come out of it."""
 
 import os
-from collections.abc import Callable
-from functools import partial
+import sys
+from _thread import start_new_thread
+from threading import get_ident
 from time import perf_counter_ns as clock
+from time import sleep
 from typing import TYPE_CHECKING
 
 from tracekit.record.wire import RECORD, Kind
 
+from .engine import is_in_backward
 from .groups import Numbers
 from .spool import Mapped, threads
 
@@ -16,78 +19,78 @@ if TYPE_CHECKING:
 
 _IN_IT, _OVER = 0, 1
 _ENTERED = int(Kind.ENTERED)
-
-
-class Passing:
-    """Tells of the backward passes whose buckets go past us: in one of them a rank is in the bucket that came next when
-    it began, or in a later one; behind it, it has come to the last that were sent.
-
-    To enter and to leave are a function each that calls none of ours: between two operations nothing of ours is in the
-    caches, and a frame of Python more takes 8 us there.
-    """
-
-    def __init__(self, numbers: Numbers, say: Callable[..., object]) -> None:
-        self._numbers, self._say = numbers, say
-        self._depth = self._number = 0
-
-    @property
-    def is_in_one(self) -> bool:
-        return self._depth > 0
-
-    def enter(self) -> None:
-        """A pass begins; one may begin another."""
-        self._depth += 1
-        if self._depth == 1:
-            numbers = self._numbers
-            if numbers.count is None or numbers.count() != numbers.counted:  # as a rule, nothing has begun meanwhile
-                numbers.catch_up()
-            numbers.is_seen = False  # what begins from now on goes past us
-            self._number = numbers.next
-            self._say(self._number, 0, 0, 0, _IN_IT, _ENTERED)
-
-    def leave(self) -> None:
-        """It has ended."""
-        self._depth -= 1
-        if self._depth == 0:
-            numbers = self._numbers
-            if numbers.count is not None:  # as `Numbers.catch_up`, of what went past
-                counted = numbers.count()
-                numbers.next += counted - numbers.counted
-                numbers.counted = counted
-            numbers.is_seen = True
-            self._say(numbers.next - 1, 0, 0, 0, _OVER, _ENTERED)
-
-    def again(self) -> None:
-        """Something else has been told of since."""
-        if self._depth:
-            self._say(self._number, 0, 0, 0, _IN_IT, _ENTERED)
+_LOOK_EVERY_S = 0.25
 
 
 class Entered:
-    """One record in a file of its own, written over and over; nothing where the disk does not take it."""
+    """One record in a file of its own, written over and over; nothing where the disk does not take it.
+
+    Of the buckets that go past us a thread looks now and then how many have begun: to say so in each step would cost
+    more than all else that is done there. A rank is in one of them where no more have begun since the look before and
+    its loop is in a backward pass.
+    """
 
     def __init__(self, agent: "Agent") -> None:
         self._mapped: Mapped | None = None
         self._last: tuple[int, ...] = ()
+        self._is_in_call = False
+        self._passing: tuple[int, int, Numbers] | None = None  # the op, the group and dtype, the numbers of the group
+        self._is_watched = False
+        self._told = _OVER, -1
         try:
             self._mapped = Mapped(os.path.join(agent.folder, f"{agent.stem}.entered"), RECORD.size)
         except OSError:
             agent.note_missing("communication that never ended", "its place in the spool could not be made")
 
     def begin(self, op: int, group_and_dtype: int, sequence: int) -> None:
-        if self._mapped is not None:
-            now, tid = clock(), threads.current().tid
-            self._last = (op, tid, now, now, group_and_dtype, sequence, 0, 0, 0)
-            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _IN_IT, _ENTERED)
+        """Something begins that we see."""
+        self._is_in_call = True
+        self._tell(_IN_IT, op, group_and_dtype, sequence)
 
     def end(self) -> None:
+        """What began last, and all before it, is over."""
         if self._mapped is not None and self._last:
             RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, _ENTERED)
 
-    def passing(self, op: int, group_and_dtype: int, numbers: Numbers) -> Passing | None:
-        """For buckets of a group that has these numbers."""
-        if self._mapped is None:
-            return None
-        now, tid = clock(), threads.current().tid
-        say = partial(RECORD.pack_into, self._mapped.buffer, 0, op, tid, now, now, group_and_dtype)
-        return Passing(numbers, say)
+    def left(self) -> None:
+        """The program has come back from what it has begun, which may go on."""
+        self._is_in_call = False
+
+    def passes(self, op: int, group_and_dtype: int, numbers: Numbers) -> None:
+        """From here on buckets of a group that has these numbers go past us. To be called by the thread of the loop."""
+        self._is_in_call, self._told = False, (_OVER, -1)
+        self._passing = op, group_and_dtype, numbers
+        if not self._is_watched and self._mapped is not None:
+            self._is_watched = True
+            start_new_thread(self._watch, (get_ident(),))
+
+    def sees(self) -> None:
+        """From here on they do not, or the process ends: it is in none of them."""
+        self._passing = None
+        if self._told[0] == _IN_IT:
+            self.end()
+
+    def _watch(self, loop: int) -> None:
+        before = -1
+        while self._mapped is not None:
+            sleep(_LOOK_EVERY_S)
+            passing = self._passing
+            try:
+                before = -1 if passing is None or self._is_in_call else self._look(*passing, before, loop)
+            except Exception:
+                return  # what is known then stays
+
+    def _look(self, op: int, group_and_dtype: int, numbers: Numbers, before: int, loop: int) -> int:
+        begun = numbers.begun()
+        is_in = begun == before and is_in_backward(sys._current_frames().get(loop))
+        told = _IN_IT if is_in else _OVER, begun
+        if told != self._told and self._passing is not None and not self._is_in_call:
+            self._told = told
+            self._tell(told[0], op, group_and_dtype, begun)
+        return begun
+
+    def _tell(self, state: int, op: int, group_and_dtype: int, sequence: int) -> None:
+        if self._mapped is not None:
+            now, tid = clock(), threads.current().tid
+            self._last = (op, tid, now, now, group_and_dtype, sequence, 0, 0, 0)
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, state, _ENTERED)

@@ -14,7 +14,9 @@ _SEEN_ENOUGH = 64
 @dataclass
 class Numbers:
     """The `next` number of a group. `count` says how many collectives its backend has begun; `counted` is what it said
-    when `next` was true. So many `in_a_row` were seen, each of them; `is_seen` says whether those that begin now are.
+    when `next` was true. So many `in_a_row` were seen, each of them; `is_seen` says whether the buckets that begin now
+    are, of which there were so many, seen or `passed`, `since` the number of steps when that changed. A step has
+    `usual` ones, -1 unknown.
     """
 
     next: int = 0
@@ -22,6 +24,10 @@ class Numbers:
     counted: int = 0
     in_a_row: int = 0
     is_seen: bool = True
+    seen: int = 0
+    passed: int = 0
+    since: int = 0
+    usual: int = -1
 
     def catch_up(self) -> int:
         """The next number, now."""
@@ -32,8 +38,28 @@ class Numbers:
                     self.in_a_row = 0
                 else:
                     self.next += counted - self.counted
+                    self.passed += counted - self.counted
                 self.counted = counted
         return self.next
+
+    def begun(self) -> int:
+        """The number of the last one that has begun, now. For another thread: it changes nothing."""
+        count = self.count
+        return self.next - 1 + (0 if count is None else count() - self.counted)
+
+    def turn(self, is_seen: bool, steps: int) -> None:
+        """From here on buckets are seen, or are not any more. Where more or less went past than so many steps have,
+        something did that not all ranks may have taken part in: on all of them what is usual counts."""
+        self.catch_up()
+        lasted, self.since = steps - self.since, steps
+        if is_seen:
+            if self.usual >= 0 and self.passed != self.usual * lasted:
+                self.next -= self.passed - self.usual * lasted
+                self.in_a_row = 0
+        else:
+            self.usual = self.seen // lasted if lasted and self.seen % lasted == 0 else -1
+        self.seen = self.passed = 0
+        self.is_seen = is_seen
 
 
 class Groups:
@@ -61,7 +87,7 @@ class Groups:
         name = getattr(group, "group_name", "")
         return f"{name}{again}" if name else ""
 
-    def begin(self, name: str, counted: int = 0) -> int:
+    def begin(self, name: str, counted: int = 0, is_bucket: bool = False) -> int:
         """The number of the collective that is about to begin, the same on all ranks of the group. Its backend will
         have `counted` so many then; where that is not known, `begun` is to be called."""
         if not name:
@@ -71,6 +97,7 @@ class Groups:
         numbers.next = number + 1
         numbers.counted += counted
         numbers.in_a_row += 1
+        numbers.seen += is_bucket
         return number
 
     def begin_apart(self, name: str) -> int:

@@ -7,6 +7,7 @@ which phase, is told by how long each rank took for its own work; and what it wa
 import os
 from collections import deque
 from collections.abc import Callable
+from sys import _getframe
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.record.wire import Kind
 
+from .engine import is_in_backward
 from .spool import threads
 
 if TYPE_CHECKING:
@@ -106,8 +108,11 @@ class PhaseClock:
         Nowhere else, and not for a step that ends within a backward pass: there torch may hold a lock that who is told
         of the turn needs.
         """
-        passing = self._agent.in_pass
-        if get_ident() == self._thread and BACKWARD not in self._open and (passing is None or not passing.is_in_one):
+        if (
+            get_ident() == self._thread
+            and BACKWARD not in self._open
+            and (self.follows or not is_in_backward(_getframe()))
+        ):
             self._begin_step()
             self._turn(self._is_followed())
         return (self._agent.governor.steps // _ON_END + 1) * _ON_END

@@ -46,6 +46,7 @@ class Steps:
         agent.when_imported("steps", "torch.amp.grad_scaler", self._hook_scaler)
 
     def off(self) -> None:
+        self._agent.on_rest.clear()
         self._patches.undo()
         for handle in self._handles:
             handle.remove()
@@ -115,14 +116,24 @@ class Steps:
         return known[key][0]
 
     def _hook_engine(self, module: ModuleType) -> None:
-        self._patches.replace(module, "_engine_run_backward", self._timed_engine)
+        name = "_engine_run_backward"
+        theirs = getattr(module, name)
+        self._patches.replace(module, name, self._timed_engine)
+        ours = getattr(module, name)
+
+        def rest(these: bool) -> None:
+            """Where an optimizer tells the steps apart nobody asks for the passes of those that rest."""
+            was, becomes = (ours, theirs) if these else (theirs, ours)
+            if getattr(module, name) is was and not (these and self._agent.step_source_rank > OPTIMIZER):
+                setattr(module, name, becomes)
+
+        self._agent.on_rest.append(rest)
 
     def _timed_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, note = self._agent, self._agent.spool.note
         name = agent.spool.intern("backward")
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            passing = agent.in_pass
             gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
             try:
                 if agent.safe_point_due:
@@ -131,8 +142,6 @@ class Steps:
                     around.enter()
                 if agent.phases is not None and agent.phases.follows:
                     agent.phases.enter(IN_BACKWARD)
-                if passing is not None:
-                    passing.enter()
             except Exception as error:
                 agent.fail("steps", error)
             start = clock()
@@ -145,8 +154,6 @@ class Steps:
                         act()
                     for around in agent.around_backward if not gradients_only else ():
                         around.leave()
-                    if passing is not None:
-                        passing.leave()
                     if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.collectors import groups
-from tracekit.collectors.entered import Passing
 from tracekit.collectors.groups import NO_SEQUENCE, Groups, Numbers
 
 WORLD = "world"
@@ -17,25 +16,28 @@ class Rank:
     """A rank whose backend counts what it begins."""
 
     def __init__(self) -> None:
-        self.counted = 0
+        self.counted = self.steps = 0
         self.past: Numbers | None = None  # where buckets go past
         self.groups = Groups(SimpleNamespace())  # type: ignore[arg-type]  # it names nothing
         self.groups.count_by(WORLD, lambda: self.counted)
 
     def turn(self) -> None:
-        self.past = None if self.past else self.groups.numbers_for_unseen(WORLD)
+        past, self.past = self.past, None
+        if past:
+            past.turn(is_seen=True, steps=self.steps)
+        elif numbers := self.groups.numbers_for_unseen(WORLD):
+            self.past = numbers
+            numbers.turn(is_seen=False, steps=self.steps)
 
     def passes(self, buckets: int) -> list[int | None]:
-        """The numbers of the buckets of a backward pass, where they do not go past."""
+        """The numbers of the buckets of a step, where they do not go past."""
+        self.steps += 1
         if self.past:
-            passing = Passing(self.past, lambda *_: None)
-            passing.enter()
             self.counted += buckets
-            passing.leave()
             return [None] * buckets
         numbers: list[int | None] = []
         for _ in range(buckets):
-            numbers.append(self.groups.begin(WORLD, counted=1))
+            numbers.append(self.groups.begin(WORLD, counted=1, is_bucket=True))
             self.counted += 1
         return numbers
 
@@ -52,20 +54,25 @@ class Rank:
         self.groups.begun(WORLD)
 
 
-events = st.lists(
-    st.one_of(
-        st.tuples(st.just("pass"), st.integers(0, 3)),
-        st.tuples(st.just("call"), st.integers(0, 3)),
-        st.tuples(st.just("of two"), st.integers(0, 2)),  # the rank that has no part in it
-        st.tuples(st.just("of two, unseen"), st.integers(0, 2)),
-        st.tuples(st.just("turn"), st.integers(0, 2)),  # the rank that lets buckets past, or does not any more
-    ),
-    max_size=60,
-)
+CALLS = st.tuples(st.just("call"), st.integers(0, 3))
+OF_TWO = st.tuples(st.just("of two"), st.integers(0, 2))  # the rank that has no part in it
+TURN = st.tuples(st.just("turn"), st.integers(0, 2))  # the rank that lets buckets past, or does not any more
 
 
-@given(events)
-def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int]]) -> None:
+def as_it_comes(passes: st.SearchStrategy[int]) -> st.SearchStrategy[list[tuple[str, int]]]:
+    """What ranks do, of passes with so many buckets."""
+    return st.lists(st.one_of(st.tuples(st.just("pass"), passes), CALLS, OF_TWO, TURN), max_size=60)
+
+
+def as_regular(buckets: int) -> st.SearchStrategy[list[tuple[str, int]]]:
+    """What ranks do of which each has seen a step with so many buckets, which all steps have."""
+    step = st.tuples(st.just("pass"), st.just(buckets))
+    unseen = st.tuples(st.just("of two, unseen"), st.integers(0, 2))
+    then = st.lists(st.one_of(step, CALLS, OF_TWO, TURN, unseen), max_size=60)
+    return then.map(lambda happening: [("pass", buckets), *happening])
+
+
+def one_number_for_each(happening: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "_SEEN_ENOUGH", 0)
         ranks = [Rank() for _ in range(3)]
@@ -80,6 +87,9 @@ def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int
             elif what == "of two, unseen":
                 for each in others:
                     each.counted += 1
+                for each in ranks:  # what they number until then may differ
+                    if each.past:
+                        each.turn()
             elif what == "call":
                 assert {rank.call(detail) for rank in ranks} == {came}
                 came += 1
@@ -87,6 +97,18 @@ def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int
                 for rank in ranks:
                     assert rank.passes(detail) in ([None] * detail, list(range(came, came + detail)))
                 came += detail
+
+
+@given(as_it_comes(st.integers(0, 3)))
+def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int]]) -> None:
+    one_number_for_each(happening)
+
+
+@given(st.integers(1, 3).flatmap(as_regular))
+def test_what_two_do_that_nobody_sees_changes_no_number(happening: list[tuple[str, int]]) -> None:
+    """GIVEN steps with as many buckets each, and ranks that have seen some of them THEN what only some take part in
+    while buckets go past has no number."""
+    one_number_for_each(happening)
 
 
 def test_where_something_is_counted_that_nobody_saw_nothing_may_go_past() -> None:

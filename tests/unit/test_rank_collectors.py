@@ -21,7 +21,6 @@ class Agent:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step_ns: int = 20 * MS) -> None:
         self.now = 0
         self.noted: list[tuple[int, ...]] = []
-        self.in_pass = None
         self.words: list[str] = []
         self.spool = SimpleNamespace(note=self.noted.append, intern=self._intern)
         self.governor = SimpleNamespace(steps=0, spent_ns=0, typical_step_ns=step_ns, budget=0.01)

@@ -6,6 +6,7 @@ import pytest
 from synthetic import Tape, make_run
 
 from tracekit.analysis.report import analyze
+from tracekit.record.wire import PASSED
 from tracekit.run.reader import Run, open_run
 
 
@@ -39,6 +40,19 @@ def test_who_never_came_is_named(
     assert [list(each) for each in never.evidence["missing"]] == missing  # type: ignore[attr-defined]
     assert (never.evidence["ranks"], never.evidence["sequence"]) == (sorted(inside), 5)
     assert words in never.title
+
+
+def test_who_is_behind_in_buckets_that_went_past_never_came_to_the_next(tmp_path: Path) -> None:
+    """GIVEN two ranks in a backward pass whose buckets went past us, of which one has come to one more THEN nobody is
+    said to be in the one before."""
+    tapes = []
+    for rank, sequence in ((0, 7), (1, 6)):
+        tapes.append(Tape(process=rank, role=f"rank {rank}", rank=rank))
+        tapes[-1].add("reached", 0, 0, op=PASSED, group="world", sequence=sequence, is_over=False)
+    report = analyze(open_run(make_run(tmp_path / "run", tapes)))
+    (never,) = [each for each in report.findings if each.id == "distributed.never_ended"]
+    assert never.title.startswith("rank 0 was in the gradient buckets up to number 7 of group world at the end; rank 1")
+    assert [list(each) for each in never.evidence["missing"]] == [[1, 6]]  # type: ignore[attr-defined]
 
 
 def test_where_all_ended_nothing_is_said(tmp_path: Path) -> None:

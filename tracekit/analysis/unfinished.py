@@ -5,9 +5,6 @@ import pandas as pd
 from tracekit.record.wire import PASSED
 from tracekit.run.reader import Run
 
-# Who is in a backward pass whose buckets went past us may have come to any of them.
-_ANY = 1 << 62
-
 # The ranks of a run. `launch`: a program may start all of them again, as other processes.
 _RANKS = """
     SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host,
@@ -17,14 +14,16 @@ _RANKS = """
 _IN_IT = f"""
     SELECT attempt, launch, "group", sequence, min(op) AS op, list(DISTINCT who.rank) AS ranks
     FROM reached JOIN ({_RANKS}) AS who ON who.process = reached.process
-    WHERE NOT is_over AND sequence >= 0 GROUP BY ALL ORDER BY ALL
+    WHERE NOT is_over AND sequence >= 0 GROUP BY attempt, launch, "group", sequence
+    -- Who was in buckets that went past us, and came to less than others, was about to come to the next one.
+    QUALIFY min(op) <> '{PASSED}' OR sequence = max(sequence) OVER (PARTITION BY attempt, launch, "group")
+    ORDER BY ALL
 """
 _REACHED = f"""
     SELECT attempt, launch, "group", who.rank, max(sequence) AS sequence
     FROM (
         SELECT process, "group", sequence FROM collectives
-        UNION ALL SELECT process, "group", CASE WHEN op = '{PASSED}' AND NOT is_over THEN {_ANY} ELSE sequence END
-        FROM reached
+        UNION ALL SELECT process, "group", sequence FROM reached
         UNION ALL SELECT process, 'world', -1 FROM processes WHERE rank >= 0
     ) AS done
     JOIN ({_RANKS}) AS who ON who.process = done.process GROUP BY ALL

@@ -46,8 +46,8 @@ CALL, ASYNC_CALL, BUCKET = 0, 1, 2
 # all, or not all.
 USED, ALL_USED, SOME_UNUSED = "used parameters", "all parameters used", "some parameters unused"
 
-# What a rank was in whose buckets went past us: it came to the next one, or to later ones.
-PASSED = "the buckets of a backward pass, from"
+# What a rank was in whose buckets went past us, and came to that one of them.
+PASSED = "the gradient buckets up to"
 
 
 class Kind(IntEnum):
