@@ -190,7 +190,7 @@ def _advise(
         values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor
     basis: Literal["probe", "model"] = "probe" if summary.probed else "model"
     settings = settings_of(summary, run.manifest.loaders, values, gain, basis, why, _apply(report))
-    return settings, f"{name} with {what}."
+    return settings, f"{name} is to have {what}."
 
 
 def _further(

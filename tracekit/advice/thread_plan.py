@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, in_words, is_by_layer, thread_settings
+from tracekit.advice.thread_settings import BY_LAYER, COMMON, MUCH_WAITING, is_by_layer, thread_settings
 from tracekit.analysis.exploration import REST, Exploration, explore, explored
 from tracekit.analysis.report_schema import Advice, Gain, Report, ThreadExploration
 from tracekit.analysis.steps import steps_of
+from tracekit.analysis.words import counted
 from tracekit.models.guidelines import guidelines
 from tracekit.models.switching import Pool, SwitchCosts
 from tracekit.models.thread_plan import ThreadPlan, in_other_processes, plan_threads, tried_gain
@@ -77,8 +78,8 @@ def _advice(
         rounds = next(each.rounds for each in measured.trials if each.choice == choice)
         settings = thread_settings(
             values, measured.current, _gain(plan.gain), "measured",
-            f"the whole plan saves {_percent(plan.gain)} against {in_words(measured.current)} for everything, and"
-            f" {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count; {basis}, and these counts"
+            f"the whole plan saves {_percent(plan.gain)} against {counted(measured.current, 'thread')} for everything,"
+            f" and {_percent(plan.gain_over_fixed)} against {plan.fixed}, the best one count; {basis}, and these counts"
             f" together in {rounds} of them", apply,
         )  # fmt: skip
         return Advice(settings, last_word + _CONFIRM, values)
@@ -157,7 +158,7 @@ def _basis(measured: Exploration) -> str:
 def _step(measured: Exploration, plan: ThreadPlan) -> str:
     medians = np.nanmedian(measured.step_ns, axis=0) / _STEP_NS_TO_MS
     old, new = (medians[measured.counts.index(count)] for count in (measured.current, plan.fixed))
-    return f"a step took {old:.3g} ms with {in_words(measured.current)} and {new:.3g} ms with {plan.fixed}"
+    return f"a step took {old:.3g} ms with {counted(measured.current, 'thread')} and {new:.3g} ms with {plan.fixed}"
 
 
 def _worthwhile(plan: ThreadPlan, measured: Exploration) -> tuple[tuple[int, ...], str]:

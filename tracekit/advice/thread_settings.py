@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from tracekit.analysis.report_schema import Gain, Setting
-from tracekit.analysis.words import shell_line
+from tracekit.analysis.words import counted, shell_line
 
 COMMON, AFFINITY = "threads.intra_op", "threads.affinity"
 BY_LAYER = {"forward": "threads.layers", "backward": "threads.backward"}  # by direction
@@ -43,7 +43,7 @@ def thread_settings(
 
     if common != current:
         others = " but the layers below, together with them" if any(layers.values()) else ""
-        add(COMMON, common, f"{in_words(common)} for everything{others}")
+        add(COMMON, common, f"{counted(common, 'thread')} for everything{others}")
     for prefix, counts in layers.items():
         if counts:
             add(prefix, counts, "")
@@ -52,7 +52,3 @@ def thread_settings(
             Setting(AFFINITY, None, str(values[AFFINITY]), gain, basis, "identical", f"{why}; with the count", command)
         )
     return settings
-
-
-def in_words(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"

@@ -5,7 +5,7 @@ from typing import cast
 from tracekit.advice.thread_settings import MUCH_WAITING
 from tracekit.analysis.report_schema import Advice, Gain, Report, Setting
 from tracekit.analysis.threads import Crowding
-from tracekit.analysis.words import shell_line
+from tracekit.analysis.words import counted, shell_line
 from tracekit.run.reader import Run
 
 SETTING = "threads.intra_op"
@@ -50,7 +50,9 @@ def _recommend(report: Report, crowd: Crowding) -> Setting | None:
 
 
 def _demand(crowd: Crowding) -> str:
-    loops = f"{crowd.intra_op} threads" + (f" in each of {crowd.processes} processes" if crowd.processes > 1 else "")
+    loops = counted(crowd.intra_op, "thread") + (
+        f" in each of {crowd.processes} processes" if crowd.processes > 1 else ""
+    )
     workers = f" and loader workers that keep {crowd.worker_cpus:.1f} CPUs busy" if int(crowd.worker_cpus) else ""
     quota = f" (quota {crowd.quota:g})" if crowd.quota is not None else ""
     return f"{loops}{workers} want to run on {crowd.cpus} CPUs{quota} of {crowd.host}"

@@ -6,6 +6,7 @@ import msgspec
 
 from tracekit.analysis.noise_findings import noise_findings
 from tracekit.analysis.report_schema import Finding, Report
+from tracekit.analysis.words import counted
 
 # A finding names so many layers and operators: those that a reader looks at first.
 _TOP = 20
@@ -47,7 +48,7 @@ def _efficiency(report: Report) -> list[Finding]:
     return [
         Finding(
             "threads.efficiency",
-            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {use.intra_op} threads",
+            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {counted(use.intra_op, 'thread')}",
             {
                 "process": use.process,
                 "role": use.role,
@@ -87,7 +88,7 @@ def _crowding(report: Report) -> list[Finding]:
         found.append(
             Finding(
                 "threads.oversubscription",
-                f"{crowd.threads} threads on {crowd.host}, {fits} the {crowd.cpus} CPUs they may use",
+                f"{counted(crowd.threads, 'thread')} on {crowd.host}, {fits} the {crowd.cpus} CPUs they may use",
                 msgspec.to_builtins(crowd)
                 | {
                     "oversubscribed": crowd.is_oversubscribed(),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
 from tracekit.analysis.report_schema import LONG_STEP, CounterSummary, OperatorSummary, Report, Setting, StepSummary
-from tracekit.analysis.words import shell_line, shortened, visible
+from tracekit.analysis.words import counted, shell_line, shortened, visible
 
 WIDTH = 100
 _ROWS = 12  # of a ranking; the JSON and the dashboard have more
@@ -262,11 +262,11 @@ def _threads(report: Report) -> Lines:
     head = ["process", "threads", "CPUs used", "efficiency", "waits for CPU", "before the loop"]
     lines = ["THREADS", *_table(head, rows), *_more(len(report.threads))]
     for crowd in report.crowding:
-        wanted = "an unknown number of" if crowd.threads is None else str(crowd.threads)
+        wanted = "an unknown number of threads" if crowd.threads is None else counted(crowd.threads, "thread")
         cores = "" if crowd.physical_cores is None else f" on {crowd.physical_cores} physical cores"
         quota = "" if crowd.quota is None else f", quota {crowd.quota:g}"
         lines += _wrapped(
-            f"{shortened(crowd.host, 30)}: {wanted} threads may want to run, {crowd.cpus} CPUs allowed{cores}{quota}"
+            f"{shortened(crowd.host, 30)}: {wanted} may want to run, {crowd.cpus} CPUs allowed{cores}{quota}"
             + (f", loader workers keep {crowd.worker_cpus:.2f} CPUs busy" if crowd.worker_cpus else "")
         )
         measured = [("steal", crowd.steal), ("tasks waiting for CPU", crowd.psi_cpu), ("throttled", crowd.throttled)]

@@ -22,6 +22,11 @@ def shortened(text: str, width: int) -> str:
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def shell_line(words: Iterable[str]) -> str:
     """A command as one would type it in bash or zsh, on one line whatever its words hold."""
     return " ".join(_shell_word(word) for word in words)

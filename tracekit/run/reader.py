@@ -117,7 +117,8 @@ class Run:
             first = str(error).partition("\n")[0]
             raise TracekitError(f"{self.name}: {first} The tables are {', '.join(self._datasets)}.") from error
         except duckdb.Error as error:
-            raise TracekitError(f"{self.name}: {error}") from error
+            lines = [line.strip() for line in str(error).splitlines()]
+            raise TracekitError(f"{self.name}: {'; '.join(line for line in lines if line.strip('^'))}") from error
         except RuntimeError as error:
             if str(error) == _INTERRUPTED:
                 raise KeyboardInterrupt from error
