@@ -51,6 +51,7 @@ class Collectives:
     def off(self) -> None:
         # The functions stay replaced: torch.distributed has taken ours by name, and torch compares them.
         self._is_off = True
+        self._look_no_more()
         self._forget_phases()
         if self._buckets is not None:
             self._buckets.off()
