@@ -65,6 +65,7 @@ class Agent:
         self.before_fork: list[Callable[[], None]] = []
         self.after_fork: list[Callable[[], None]] = []  # in the child
         self.before_exit: list[Callable[[], None]] = []
+        self.before_leaving: list[Callable[[], None]] = []  # where Python is left without an exit, too
         self.after_backward: list[Callable[[], None]] = []
         self.around_backward: list[AroundBackward] = []
         self.phases: PhaseClock | None = None  # of a rank of several
@@ -293,7 +294,7 @@ class Agent:
         self._announcements.pop(get_ident(), None)
 
     def _exit(self) -> None:
-        self._run_all([*self.before_exit, self.write_noted])
+        self._run_all([*self.before_exit, *self.before_leaving, self.write_noted])
         self.write_status()
 
     def write_noted(self) -> None:
@@ -310,7 +311,7 @@ class Agent:
 
     def _after_the_notes(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def leave(*args: Any, **kwargs: Any) -> Any:
-            self._run_all([self.write_noted])
+            self._run_all([*self.before_leaving, self.write_noted])
             return original(*args, **kwargs)
 
         return leave

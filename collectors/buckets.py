@@ -143,7 +143,7 @@ class Buckets:
         if numbers is None:
             return
         self._past = numbers
-        numbers.turn(is_seen=False, steps=self._agent.governor.steps)
+        numbers.turn(is_seen=False)
         self._collectives.entered.passes(self._passed, last.words, numbers)
         for reducer in past:
             reducer._tracekit_give(ours=False)
@@ -153,7 +153,7 @@ class Buckets:
     def _see_all(self) -> None:
         past, self._past = self._past, None
         if past is not None:
-            past.turn(is_seen=True, steps=self._agent.governor.steps)
+            past.turn(is_seen=True)
         if self._collectives.entered is not None:
             self._collectives.entered.sees()
         if self._backward_ended not in self._agent.after_backward:
@@ -206,7 +206,7 @@ class Buckets:
         if self._is_off:
             return NO_SEQUENCE
         try:
-            return self._groups.begin(self._groups.name(group), counted, is_bucket=True)
+            return self._groups.begin(self._groups.name(group), counted)
         except Exception as error:
             self._agent.fail("collectives", error)
             return NO_SEQUENCE

@@ -44,14 +44,16 @@ class Collectives:
     def install(self, agent: Agent) -> None:
         self._agent = agent
         self._in_flight = InFlight(agent)
-        agent.before_exit += [self._in_flight.give_up, self._look_no_more]
+        agent.before_exit.append(self._in_flight.give_up)
+        agent.before_leaving.append(self._look_no_more)
         agent.when_imported("collectives", "torch.distributed.distributed_c10d", self._hook)
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
 
     def off(self) -> None:
         # The functions stay replaced: torch.distributed has taken ours by name, and torch compares them.
         self._is_off = True
-        self._look_no_more()
+        if self.entered is not None:
+            self.entered.stop()
         self._forget_phases()
         if self._buckets is not None:
             self._buckets.off()
@@ -123,6 +125,8 @@ class Collectives:
     def _turned(self, follows: bool) -> None:
         """From here on steps are followed, or are not any more."""
         try:
+            if follows:
+                self._agent.rest(False)
             if self._buckets is not None and not self._is_off:
                 self._buckets.turn(follows)
         except Exception as error:

@@ -3,6 +3,7 @@
 import os
 import sys
 from _thread import start_new_thread
+from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns as clock
 from time import sleep
@@ -33,7 +34,7 @@ class Entered:
     def __init__(self, agent: "Agent") -> None:
         self._mapped: Mapped | None = None
         self._last: tuple[int, ...] = ()
-        self._is_in_call = False
+        self._is_in_call = self._is_open = False
         self._passing: tuple[int, int, Numbers] | None = None  # the op, the group and dtype, the numbers of the group
         self._is_watched = False
         self._told = _OVER, -1
@@ -44,11 +45,12 @@ class Entered:
 
     def begin(self, op: int, group_and_dtype: int, sequence: int) -> None:
         """Something begins that we see."""
-        self._is_in_call = True
+        self._is_in_call = self._is_open = True
         self._tell(_IN_IT, op, group_and_dtype, sequence)
 
     def end(self) -> None:
         """What began last, and all before it, is over."""
+        self._is_open = False
         if self._mapped is not None and self._last:
             RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, _ENTERED)
 
@@ -58,11 +60,12 @@ class Entered:
 
     def passes(self, op: int, group_and_dtype: int, numbers: Numbers) -> None:
         """From here on buckets of a group that has these numbers go past us. To be called by the thread of the loop."""
-        self._is_in_call, self._told = False, (_OVER, -1)
+        self._told = _OVER, -1
         self._passing = op, group_and_dtype, numbers
         if not self._is_watched and self._mapped is not None:
             self._is_watched = True
-            start_new_thread(self._watch, (get_ident(),))
+            with suppress(RuntimeError):  # there may be no more threads
+                start_new_thread(self._watch, (get_ident(),))
 
     def sees(self) -> None:
         """From here on they do not, or the process ends: it is in none of them."""
@@ -70,9 +73,14 @@ class Entered:
         if self._told[0] == _IN_IT:
             self.end()
 
+    def stop(self) -> None:
+        """Nobody is to look any more."""
+        self.sees()
+        self._is_watched = False
+
     def _watch(self, loop: int) -> None:
         before = -1
-        while self._mapped is not None:
+        while self._is_watched:
             sleep(_LOOK_EVERY_S)
             passing = self._passing
             try:
@@ -82,10 +90,12 @@ class Entered:
 
     def _look(self, op: int, group_and_dtype: int, numbers: Numbers, before: int, loop: int) -> int:
         begun = numbers.begun()
+        if self._is_open and begun <= self._last[5]:  # the program may be waiting for what it has begun itself
+            return begun
         is_in = begun == before and is_in_backward(sys._current_frames().get(loop))
         told = _IN_IT if is_in else _OVER, begun
         if told != self._told and self._passing is not None and not self._is_in_call:
-            self._told = told
+            self._told, self._is_open = told, False
             self._tell(told[0], op, group_and_dtype, begun)
         return begun
 

@@ -15,8 +15,8 @@ _SEEN_ENOUGH = 64
 class Numbers:
     """The `next` number of a group. `count` says how many collectives its backend has begun; `counted` is what it said
     when `next` was true. So many `in_a_row` were seen, each of them; `is_seen` says whether the buckets that begin now
-    are, of which there were so many, seen or `passed`, `since` the number of steps when that changed. A step has
-    `usual` ones, -1 unknown.
+    are. While they are not, whatever is counted has a number: what only some ranks of a group take part in, and nobody
+    sees (`isend`), would set their numbers apart, if a program does it now and then alone.
     """
 
     next: int = 0
@@ -24,10 +24,6 @@ class Numbers:
     counted: int = 0
     in_a_row: int = 0
     is_seen: bool = True
-    seen: int = 0
-    passed: int = 0
-    since: int = 0
-    usual: int = -1
 
     def catch_up(self) -> int:
         """The next number, now."""
@@ -38,7 +34,6 @@ class Numbers:
                     self.in_a_row = 0
                 else:
                     self.next += counted - self.counted
-                    self.passed += counted - self.counted
                 self.counted = counted
         return self.next
 
@@ -47,18 +42,9 @@ class Numbers:
         count = self.count
         return self.next - 1 + (0 if count is None else count() - self.counted)
 
-    def turn(self, is_seen: bool, steps: int) -> None:
-        """From here on buckets are seen, or are not any more. Where more or less went past than so many steps have,
-        something did that not all ranks may have taken part in: on all of them what is usual counts."""
+    def turn(self, is_seen: bool) -> None:
+        """From here on buckets are seen, or are not any more."""
         self.catch_up()
-        lasted, self.since = steps - self.since, steps
-        if is_seen:
-            if self.usual >= 0 and self.passed != self.usual * lasted:
-                self.next -= self.passed - self.usual * lasted
-                self.in_a_row = 0
-        else:
-            self.usual = self.seen // lasted if lasted and self.seen % lasted == 0 else -1
-        self.seen = self.passed = 0
         self.is_seen = is_seen
 
 
@@ -87,7 +73,7 @@ class Groups:
         name = getattr(group, "group_name", "")
         return f"{name}{again}" if name else ""
 
-    def begin(self, name: str, counted: int = 0, is_bucket: bool = False) -> int:
+    def begin(self, name: str, counted: int = 0) -> int:
         """The number of the collective that is about to begin, the same on all ranks of the group. Its backend will
         have `counted` so many then; where that is not known, `begun` is to be called."""
         if not name:
@@ -97,7 +83,6 @@ class Groups:
         numbers.next = number + 1
         numbers.counted += counted
         numbers.in_a_row += 1
-        numbers.seen += is_bucket
         return number
 
     def begin_apart(self, name: str) -> int:

@@ -80,6 +80,20 @@ def test_what_the_program_calls_is_not_written_over_while_it_is_in_it(rank: Rank
     assert rank.look()[0] == PASSED
 
 
+def test_what_the_program_may_be_waiting_for_is_not_written_over(rank: Rank) -> None:
+    """GIVEN an asynchronous call that a rank has come back from, and may wait for THEN it is told to be in it until
+    more has begun."""
+    rank.begun = 5
+    rank.numbers.catch_up()
+    rank.entered.begin(CALL, WORDS, rank.numbers.next)
+    rank.numbers.next, rank.numbers.counted, rank.begun = 6, 6, 6
+    rank.entered.left()
+    rank.look()
+    assert rank.look() == (CALL, 5, IN_IT)
+    rank.begun = 7
+    assert rank.look() == (PASSED, 6, OVER)
+
+
 def test_a_frame_below_the_engine_is_in_a_backward_pass() -> None:
     seen: list[bool] = []
 

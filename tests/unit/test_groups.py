@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracekit.collectors import groups
@@ -16,7 +16,7 @@ class Rank:
     """A rank whose backend counts what it begins."""
 
     def __init__(self) -> None:
-        self.counted = self.steps = 0
+        self.counted = 0
         self.past: Numbers | None = None  # where buckets go past
         self.groups = Groups(SimpleNamespace())  # type: ignore[arg-type]  # it names nothing
         self.groups.count_by(WORLD, lambda: self.counted)
@@ -24,20 +24,19 @@ class Rank:
     def turn(self) -> None:
         past, self.past = self.past, None
         if past:
-            past.turn(is_seen=True, steps=self.steps)
+            past.turn(is_seen=True)
         elif numbers := self.groups.numbers_for_unseen(WORLD):
             self.past = numbers
-            numbers.turn(is_seen=False, steps=self.steps)
+            numbers.turn(is_seen=False)
 
     def passes(self, buckets: int) -> list[int | None]:
         """The numbers of the buckets of a step, where they do not go past."""
-        self.steps += 1
         if self.past:
             self.counted += buckets
             return [None] * buckets
         numbers: list[int | None] = []
         for _ in range(buckets):
-            numbers.append(self.groups.begin(WORLD, counted=1, is_bucket=True))
+            numbers.append(self.groups.begin(WORLD, counted=1))
             self.counted += 1
         return numbers
 
@@ -54,25 +53,16 @@ class Rank:
         self.groups.begun(WORLD)
 
 
-CALLS = st.tuples(st.just("call"), st.integers(0, 3))
+PASS = st.tuples(st.just("pass"), st.integers(0, 3))
+CALL = st.tuples(st.just("call"), st.integers(0, 3))
 OF_TWO = st.tuples(st.just("of two"), st.integers(0, 2))  # the rank that has no part in it
+UNSEEN = st.tuples(st.just("of two, unseen"), st.integers(0, 2))  # where all look
 TURN = st.tuples(st.just("turn"), st.integers(0, 2))  # the rank that lets buckets past, or does not any more
 
 
-def as_it_comes(passes: st.SearchStrategy[int]) -> st.SearchStrategy[list[tuple[str, int]]]:
-    """What ranks do, of passes with so many buckets."""
-    return st.lists(st.one_of(st.tuples(st.just("pass"), passes), CALLS, OF_TWO, TURN), max_size=60)
-
-
-def as_regular(buckets: int) -> st.SearchStrategy[list[tuple[str, int]]]:
-    """What ranks do of which each has seen a step with so many buckets, which all steps have."""
-    step = st.tuples(st.just("pass"), st.just(buckets))
-    unseen = st.tuples(st.just("of two, unseen"), st.integers(0, 2))
-    then = st.lists(st.one_of(step, CALLS, OF_TWO, TURN, unseen), max_size=60)
-    return then.map(lambda happening: [("pass", buckets), *happening])
-
-
-def one_number_for_each(happening: list[tuple[str, int]]) -> None:
+@given(st.lists(st.one_of(PASS, CALL, OF_TWO, UNSEEN, TURN), max_size=60))
+@example([("pass", 1), ("turn", 0), ("pass", 2), ("turn", 0), ("call", 0)])  # the passes of one that looks away differ
+def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "_SEEN_ENOUGH", 0)
         ranks = [Rank() for _ in range(3)]
@@ -85,11 +75,11 @@ def one_number_for_each(happening: list[tuple[str, int]]) -> None:
                 for each in others:
                     each.send_to_one()
             elif what == "of two, unseen":
-                for each in others:
-                    each.counted += 1
-                for each in ranks:  # what they number until then may differ
+                for each in ranks:
                     if each.past:
                         each.turn()
+                for each in others:
+                    each.counted += 1
             elif what == "call":
                 assert {rank.call(detail) for rank in ranks} == {came}
                 came += 1
@@ -97,18 +87,6 @@ def one_number_for_each(happening: list[tuple[str, int]]) -> None:
                 for rank in ranks:
                     assert rank.passes(detail) in ([None] * detail, list(range(came, came + detail)))
                 came += detail
-
-
-@given(as_it_comes(st.integers(0, 3)))
-def test_all_ranks_that_see_it_give_it_one_number(happening: list[tuple[str, int]]) -> None:
-    one_number_for_each(happening)
-
-
-@given(st.integers(1, 3).flatmap(as_regular))
-def test_what_two_do_that_nobody_sees_changes_no_number(happening: list[tuple[str, int]]) -> None:
-    """GIVEN steps with as many buckets each, and ranks that have seen some of them THEN what only some take part in
-    while buckets go past has no number."""
-    one_number_for_each(happening)
 
 
 def test_where_something_is_counted_that_nobody_saw_nothing_may_go_past() -> None:

@@ -284,3 +284,4 @@ def test_sittings_that_contradict_each_other_are_less_sure(tmp_path: Path) -> No
     save_sittings(path, [*load_sittings(path), second])
     (seen,) = probes(open_run(path))["loader"].seen
     assert seen.error > 2 * alone.error and 0.5 < seen.ratio < 0.9
+    assert seen.ratio * np.exp(-seen.error) < 0.5 and seen.ratio * np.exp(seen.error) > 7 / 8

@@ -165,8 +165,8 @@ def _advise(
         return [], _why_nothing_helps(costs, summary)
     share = _share_of_loop(costs, loop)
     # A gain that was seen is worth more than a model's.
-    seen = smallest_as_good([each for each in summary.forecasts if each.seen], attrgetter("expected_ms"))
-    chosen = seen if seen is not None and _gain(summary, seen, share).low > 0 else chosen
+    certain = [each for each in summary.forecasts if each.seen and _gain(summary, each, share).low > 0]
+    chosen = smallest_as_good(certain, attrgetter("expected_ms")) or chosen
     gain = _gain(summary, chosen, share)
     what = in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:

@@ -50,7 +50,7 @@ def _recommend(report: Report, crowd: Crowding) -> Setting | None:
 
 
 def _demand(crowd: Crowding) -> str:
-    loops = counted(crowd.intra_op, "thread") + (
+    loops = counted(crowd.intra_op or 0, "thread") + (
         f" in each of {crowd.processes} processes" if crowd.processes > 1 else ""
     )
     workers = f" and loader workers that keep {crowd.worker_cpus:.1f} CPUs busy" if int(crowd.worker_cpus) else ""

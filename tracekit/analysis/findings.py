@@ -48,7 +48,7 @@ def _efficiency(report: Report) -> list[Finding]:
     return [
         Finding(
             "threads.efficiency",
-            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {counted(use.intra_op, 'thread')}",
+            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {counted(use.intra_op or 0, 'thread')}",
             {
                 "process": use.process,
                 "role": use.role,

@@ -165,7 +165,8 @@ def _cpu_beside(run: Run, passes: pd.DataFrame) -> float:
         )
         cpu, span = float(rows["cpu"].iloc[0] or 0), float(rows["span"].iloc[0] or 0)
         if span > 0 and not np.isnan(whole):
-            found.append((whole - cpu / span) * (last - first) / max(len(own) - 1, 1) / _NS)
+            each = float(np.median(np.diff(np.sort(own["start_ns"].to_numpy()))))  # between two, some are left out
+            found.append((whole - cpu / span) * each / _NS)
     return max(float(np.mean(found)), 0.0) if found else float("nan")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import chdtri, ndtri, stdtrit
 
 from tracekit.analysis.loading import LoaderCosts, Stop, loader_costs
 from tracekit.analysis.steps import Steps, find_steps
@@ -23,6 +23,7 @@ _FEWEST_TURNS = 3
 _MOST_PARTS = 10
 _FEWEST_BATCHES = 4  # of a part
 _LEVEL = 0.95
+_LOOKS = 2  # of a probe in turns at most; of whole runs there are more rounds
 _SUREST = 1e-6  # of a logarithm: parts that are all alike tell no error
 _NS = 1e9
 
@@ -55,7 +56,7 @@ class Probe:
 def probes(run: Run) -> dict[str, Probe]:
     """By loader. Raises RunError where the probe cannot be read."""
     sittings = [[_turned(run, each) for each in sitting] for sitting in load_sittings(run.path)]
-    if len(sittings) > 1 and not any(each.stops for sitting in sittings for each in sitting):
+    if len(sittings) > _LOOKS and not any(each.stops for sitting in sittings for each in sitting):
         return _of_rounds([[_known_costs(each) for each in sitting] for sitting in sittings])
     return _together([_of_turns(each) for each in sittings])
 
@@ -99,14 +100,19 @@ def _together(sittings: list[dict[str, Probe]]) -> dict[str, Probe]:
 
 def _mean(seen: list[Seen]) -> Seen:
     """What several sittings have seen of the same settings, each with the weight of its error; where they differ by
-    more than these tell, so much less sure."""
+    more than chance has it (5 %), also by how much (DerSimonian and Laird, Meta-analysis in clinical trials, 1986)."""
     if len(seen) == 1:
         return seen[0]
-    logs, errors = np.log([each.ratio for each in seen]), np.array([max(each.error, _SUREST) for each in seen])
-    weights = 1 / errors**2
+    width = float(ndtri((1 + _LEVEL) / 2))
+    logs = np.log([each.ratio for each in seen])
+    variances = np.array([max(each.error, _SUREST) / width for each in seen]) ** 2
+    weights = 1 / variances
+    freedom = len(seen) - 1
+    apart = float(weights @ (logs - np.average(logs, weights=weights)) ** 2)
+    if apart > chdtri(freedom, 1 - _LEVEL):
+        weights = 1 / (variances + (apart - freedom) / (weights.sum() - (weights @ weights) / weights.sum()))
     mean = float(np.average(logs, weights=weights))
-    apart = float(np.sqrt((((logs - mean) / errors) ** 2).sum() / (len(seen) - 1)))
-    return replace(seen[0], ratio=float(np.exp(mean)), error=float(max(apart, 1.0) / np.sqrt(weights.sum())))
+    return replace(seen[0], ratio=float(np.exp(mean)), error=float(width / np.sqrt(weights.sum())))
 
 
 def _readers(costs: LoaderCosts) -> int:

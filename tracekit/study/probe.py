@@ -161,9 +161,10 @@ class _Probing:
         if in_half < _CHOICE or len(others) < _CHOICE:
             self._have_turns(others[: max(min(at_once, _CHOICE), 1)], _LASTS_S)
             return
-        self._have_turns(others[:in_half], _LASTS_S / 2)
+        tried = others[:in_half]
+        self._have_turns(tried, _LASTS_S / 2)
         try:
-            self._have_turns([best_of(others, analyze(self._run).loaders)], _LASTS_S / 2)
+            self._have_turns([best_of(tried, analyze(self._run).loaders)], _LASTS_S / 2)
         except (StudyError, TimeoutError) as error:
             self._say(f"the second time {error}")
 
@@ -220,9 +221,12 @@ class _Probing:
         return others, 0
 
     def _that_fit(self, others: list[Cells]) -> list[Cells]:
-        """The first of them, as many as fit into memory beside the program as it is."""
-        fitting = [count for count in range(1, len(others) + 1) if self._fit([{}, *others[:count]])]
-        return others[: max(fitting, default=0)]
+        """Those that fit into memory beside the program as it is and those before them."""
+        fitting: list[Cells] = []
+        for each in others:
+            if self._fit([{}, *fitting, each]):
+                fitting.append(each)
+        return fitting
 
     def _whole_s(self, other: Cells) -> tuple[float, float]:
         """How long its loop takes as it is, and may take with other settings, at least, s."""
