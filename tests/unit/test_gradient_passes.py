@@ -1,0 +1,28 @@
+"""Backward passes of ranks: what is told of them where most are left out."""
+
+from pathlib import Path
+
+import pytest
+from synthetic import Tape, make_run, ns
+
+from tracekit.analysis.gradient_passes import _PASSES, _cpu_beside
+from tracekit.run.reader import open_run
+
+STEP_MS, STEPS = 10.0, 160
+BUSY, BUSY_LOOP = 0.8, 0.5  # of a CPU: the process, and of it the thread of the loop
+
+
+@pytest.mark.parametrize("followed", [range(STEPS), [*range(32), *range(96, 128)]])
+def test_the_cpu_time_beside_a_pass_is_that_of_one_step(followed: list[int], tmp_path: Path) -> None:
+    """GIVEN steps of which some blocks have no records of their passes THEN other threads are taken to have worked for
+    each pass what they do in one step, not all that they did from one recorded pass to the next."""
+    tape = Tape(process=0, role="rank 0", rank=0)
+    for step in followed:
+        start = ns(step * STEP_MS)
+        tape.add("spans", start, start + ns(4), kind="phase", name="backward")
+        tape.add("changes", start, start, phase="backward", cpu_ns=round(BUSY_LOOP * start), delayed_ns=0)
+    for start in range(0, round(STEPS * STEP_MS), 100):
+        tape.counter("process.cpu_ns", round(BUSY * 100e6), start, 100)
+    run = open_run(make_run(tmp_path / "run", [tape]))
+    beside = _cpu_beside(run, run.sql(_PASSES))
+    assert beside == pytest.approx((BUSY - BUSY_LOOP) * STEP_MS / 1e3, rel=0.02)
