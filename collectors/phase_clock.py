@@ -27,7 +27,7 @@ NOT_KNOWN = ""
 
 _CHANGE = int(Kind.CHANGE)
 # Of the budget, as much as changes may cost; of shorter steps some are left out. The steps that are not followed cost
-# some 0.1 ms as well where two ranks share two CPUs, which is all that there is for steps of 10 ms.
+# some 0.02 to 0.07 ms as well where two ranks share two CPUs.
 _SHARE = 0.2
 # What took longer did so because the thread was kept from its CPU meanwhile: a change takes 3 to 10 us.
 _LONGEST_NS = 30_000
