@@ -235,6 +235,13 @@ def test_a_probe_tries_the_best_the_hoped_for_and_the_most_and_fewest_that_are_a
     assert contenders([summary(sure, workers=4)], {"loader": (16, 2)}) == []
 
 
+def test_the_fewest_workers_are_tried_with_many_batches_ahead_too() -> None:
+    """GIVEN times by workers and batches ahead THEN the fewest that may be as good are tried with 8 batches, not 16."""
+    loader = summary({0: (50.0, 50.0), 1: (10.4, 10.4), 2: (10.0, 10.0)}, workers=2)
+    loader.forecasts += [LoaderForecast(1, ahead, 10.3, 10.3, 10.3) for ahead in (8, 16)]
+    assert contenders([loader], {"loader": (16, 2)}) == [{"loader": (1, 2)}, {"loader": (1, 8)}]
+
+
 def test_a_probe_of_two_loaders_tries_them_at_once() -> None:
     """GIVEN one with three things to try and one with one THEN it is tried beside each of the three; and one that is
     not to be probed is not."""

@@ -49,6 +49,8 @@ _SHORTEST_LOOP_S = 1.5
 # Of whole runs, which take long to begin, as many of each as fit into the same time.
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 6
 _PREFETCH = 2  # torch's default
+# So many batches ahead of a worker or two made batches of unlike size 4 to 8 % faster than 2, and the replay says less.
+_DEEP = 8
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
 Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of each
@@ -83,8 +85,9 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
 
 def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
     """What seems best, the most workers that may be as good if storage answers many as fast as few, for all that the
-    replay can tell, what is best then, and the fewest workers that may be as good, of all loaders that are `probed` at
-    once; one that has nothing to try is left as it is. None twice, and none that the run had."""
+    replay can tell, what is best then, and the fewest workers that may be as good, also with many batches ahead, of all
+    loaders that are `probed` at once; one that has nothing to try is left as it is. None twice, and none that the run
+    had."""
     tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
@@ -93,7 +96,12 @@ def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
             best, *others = others
         fast, _ = by_storage(loader)
         alike = about_as_good(loader.forecasts, fast, MODEL_ERROR)
-        all_of_them = best, *alike[-1:], others[0], *alike[:1]
+        deep = [
+            each
+            for each in loader.forecasts
+            if alike and each.num_workers == alike[0].num_workers and each.prefetch_factor <= _DEEP
+        ]
+        all_of_them = best, *alike[-1:], others[0], *alike[:1], *deep[-1:]
         cells = [(each.num_workers, each.prefetch_factor) for each in all_of_them if each]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
