@@ -18,7 +18,9 @@ def leave_the_other_alone() -> None:
 
 if "--bucket" in sys.argv:
     torch.set_num_threads(1)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    # So many layers that it would cost too much to record each step in detail.
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(12)))
+    model = torch.nn.parallel.DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for number in range(1000):
         loss = model(torch.ones(2, 8)).sum()
