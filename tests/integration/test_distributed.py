@@ -206,11 +206,6 @@ def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_
         "SELECT process FROM collectives WHERE bucket = 0 GROUP BY 1 HAVING count(*) < 900"
     )
     assert len(seen) == 2
-    marks = open_run(tmp_path / "run").sql(
-        "SELECT count(*) FILTER (name = 'backward') AS passes, count(*) FILTER (name = 'optimizer') AS steps"
-        " FROM spans WHERE kind = 'phase' AND name IN ('backward', 'optimizer') GROUP BY process"
-    )
-    assert (marks["steps"] > 980).all() and (marks["passes"] < 900).all()  # what was noted last is lost
 
 
 def test_what_is_gathered_and_scattered_of_sharded_parameters_is_recorded(tmp_path: Path) -> None:

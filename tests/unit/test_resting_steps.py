@@ -1,0 +1,60 @@
+"""Steps of a rank of which only the end is noted: torch has its own engine back."""
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracekit.collectors.steps import BACKWARD, OPTIMIZER, Steps
+
+
+def engine(*args: object, **kwargs: object) -> str:
+    return "torch's"
+
+
+@pytest.fixture
+def module() -> Any:
+    found: Any = ModuleType("autograd")
+    found._engine_run_backward = engine
+    return found
+
+
+def hooked(module: Any, source: int) -> tuple[Steps, Any]:
+    """The collector of steps, which this source tells apart, and the agent."""
+    steps = Steps()
+    spool = SimpleNamespace(note=lambda record: None, intern=lambda name: 0)
+    agent: Any = SimpleNamespace(on_rest=[], step_source_rank=source, spool=spool)
+    steps._agent = agent
+    steps._hook_engine(module)
+    assert module._engine_run_backward is not engine
+    return steps, agent
+
+
+def test_torch_has_its_engine_back_while_steps_rest(module: Any) -> None:
+    _, agent = hooked(module, OPTIMIZER)
+    ours = module._engine_run_backward
+    for act in agent.on_rest:
+        act(True)
+    assert module._engine_run_backward is engine
+    for act in agent.on_rest:
+        act(False)
+    assert module._engine_run_backward is ours
+
+
+def test_passes_that_tell_the_steps_apart_go_on_being_seen(module: Any) -> None:
+    _, agent = hooked(module, BACKWARD)
+    for act in agent.on_rest:
+        act(True)
+    assert module._engine_run_backward is not engine
+
+
+def test_what_the_program_has_put_there_stays(module: Any) -> None:
+    """GIVEN a program that replaces ours, or a collector that is off THEN nothing of ours comes back."""
+    steps, agent = hooked(module, OPTIMIZER)
+    (rest,) = agent.on_rest
+    rest(True)
+    steps.off()
+    assert not agent.on_rest and module._engine_run_backward is engine
+    module._engine_run_backward = theirs = lambda: None
+    rest(False)
+    assert module._engine_run_backward is theirs
