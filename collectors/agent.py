@@ -20,6 +20,7 @@ from .loaders import Loaders
 from .naming import Naming
 from .patching import Patches, unseen_by_warnings
 from .phase_clock import PhaseClock
+from .resting import Resting
 from .spool import Spool, threads
 from .tracebacks import comes_from_a_signal_handler
 
@@ -69,9 +70,7 @@ class Agent:
         self.after_backward: list[Callable[[], None]] = []
         self.around_backward: list[AroundBackward] = []
         self.phases: PhaseClock | None = None  # of a rank of several
-        # Steps of a rank that are not followed, nor recorded in detail: of them only the end is noted.
-        self.rests = False
-        self.on_rest: list[Callable[[bool], None]] = []
+        self.resting = Resting(self)
         self.on_settling: list[Callable[[], None]] = []
         self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], bool]] = []
@@ -208,20 +207,7 @@ class Agent:
                 self.act_at = min(self.act_at, self.phases.step_ended())
             except Exception as error:
                 self.fail("collectives", error)
-            self.rest(not (self.phases is None or self.phases.follows or self._asks_for_more()))
-
-    def _asks_for_more(self) -> bool:
-        """Whether somebody wants to know more of the next steps than when they end. Where module calls go past us, the
-        first one of a step does not, and is a safe point too."""
-        more = self.governor.detailed or (self.safe_point_due and self.calls_go_past is None)
-        return more or bool(self.around_backward or self.after_backward or self.on_step)
-
-    def rest(self, these: bool) -> None:
-        """Whether of the steps from here on only the end is to be noted."""
-        if these != self.rests:
-            self.rests = these
-            for act in self.on_rest:
-                act(these)
+            self.resting.consider()
 
     def safe_point(self) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.

@@ -67,7 +67,7 @@ class _Passage:
             self.ends_at = end_at(node, "tracekit.recorded", self._backward.passed)
 
     def _begin(self, gradients: object) -> None:
-        if self._backward.agent.rests:  # nobody would tell when the engine ends
+        if self._backward.agent.resting.is_on:  # nobody would tell when the engine ends
             return
         try:
             self._began = clock()

@@ -75,7 +75,7 @@ class Collectives:
         phases, self._agent.phases = self._agent.phases, None
         if phases is not None:
             phases.stop()
-        self._agent.rest(False)
+        self._agent.resting.end()
 
     def _hook(self, module: ModuleType) -> None:
         self._groups = Groups(module)
@@ -126,7 +126,7 @@ class Collectives:
         """From here on steps are followed, or are not any more."""
         try:
             if follows:
-                self._agent.rest(False)
+                self._agent.resting.end()
             if self._buckets is not None and not self._is_off:
                 self._buckets.turn(follows)
         except Exception as error:

@@ -26,7 +26,8 @@ class Steps:
     """Times every optimizer step and every run of the autograd engine.
 
     1. Global optimizer hooks (torch's own interface) give begin and end of `Optimizer.step`, closures included.
-    2. `loss.backward()`, `torch.autograd.backward` and `grad` all call one `torch.autograd` function; it is replaced.
+    2. `loss.backward()`, `torch.autograd.backward` and `grad` all call one `torch.autograd` function; it is replaced,
+       but while steps rest (`resting`).
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Steps:
         agent.when_imported("steps", "torch.amp.grad_scaler", self._hook_scaler)
 
     def off(self) -> None:
-        self._agent.on_rest.clear()
+        self._agent.resting.acts.clear()
         self._patches.undo()
         for handle in self._handles:
             handle.remove()
@@ -127,7 +128,7 @@ class Steps:
             if getattr(module, name) is was and not (these and self._agent.step_source_rank > OPTIMIZER):
                 setattr(module, name, becomes)
 
-        self._agent.on_rest.append(rest)
+        self._agent.resting.acts.append(rest)
 
     def _timed_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, note = self._agent, self._agent.spool.note

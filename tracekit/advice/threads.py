@@ -50,9 +50,8 @@ def _recommend(report: Report, crowd: Crowding) -> Setting | None:
 
 
 def _demand(crowd: Crowding) -> str:
-    loops = counted(crowd.intra_op or 0, "thread") + (
-        f" in each of {crowd.processes} processes" if crowd.processes > 1 else ""
-    )
+    processes = f" in each of {crowd.processes} processes" if crowd.processes > 1 else ""
+    loops = counted(cast(int, crowd.intra_op), "thread") + processes
     workers = f" and loader workers that keep {crowd.worker_cpus:.1f} CPUs busy" if int(crowd.worker_cpus) else ""
     quota = f" (quota {crowd.quota:g})" if crowd.quota is not None else ""
     return f"{loops}{workers} want to run on {crowd.cpus} CPUs{quota} of {crowd.host}"

@@ -48,7 +48,7 @@ def _efficiency(report: Report) -> list[Finding]:
     return [
         Finding(
             "threads.efficiency",
-            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {counted(use.intra_op or 0, 'thread')}",
+            f"{use.role} keeps {use.cpus_used:.2f} CPUs busy with {counted(use.intra_op, 'thread')}",
             {
                 "process": use.process,
                 "role": use.role,
@@ -58,7 +58,7 @@ def _efficiency(report: Report) -> list[Finding]:
             },
         )
         for use in report.threads
-        if use.cpus_used is not None and use.efficiency is not None
+        if use.cpus_used is not None and use.efficiency is not None and use.intra_op is not None
     ]
 
 
