@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,20 +14,24 @@ Times = NDArray[np.float64]
 RESAMPLES = 1000
 
 
-def in_turn(commands: list[list[str]], order: list[int]) -> list[dict[str, Times]]:
-    """What some commands have found in their rounds, each a process of its own, whose rounds come in this order."""
+def in_turn(commands: list[list[str]], order: list[int], times: int, seconds: float = 0.0) -> list[dict[str, Times]]:
+    """What some commands have found in their rounds, each a process of its own, whose rounds come in this order: so
+    many times, and until so much time has passed."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_waiting([*command, "--in-turn"])) for command in commands]
         found: list[list[str]] = [[] for _ in processes]
         for process in processes:  # the start of one is not to disturb the rounds of another
             assert process.stdout
             process.stdout.readline()
-        for at in order:
-            process = processes[at]
-            assert process.stdin and process.stdout
-            process.stdin.write("\n")
-            process.stdin.flush()
-            found[at].append(process.stdout.readline())
+        began, done = time.monotonic(), 0
+        while done < times or time.monotonic() - began < seconds:
+            for at in order:
+                process = processes[at]
+                assert process.stdin and process.stdout
+                process.stdin.write("\n")
+                process.stdin.flush()
+                found[at].append(process.stdout.readline())
+            done += 1
     return [by_cell(lines) for lines in found]
 
 

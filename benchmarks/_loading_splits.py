@@ -25,9 +25,9 @@ def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str
     three, told = [np.empty((0, 2))] * len(cells), []
     for number in range(MOST_TIMES):
         run = f"{folder}/split{number}"
-        turns = [[*program, "--rounds", str(rounds), "--grid", cell] for cell in cells]
-        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(rounds)]
-        _, *times = in_turn([recording, *turns], ORDER * (rounds // 2))
+        turns = [[*program, "--grid", cell] for cell in cells]
+        recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program]
+        _, *times = in_turn([recording, *turns], ORDER, rounds // 2)
         three = [np.concatenate([before, *each.values()]) for before, each in zip(three, times, strict=True)]
         loaders = json_of([*TRACEKIT, "analyze", "--json", run])["loaders"]
         told.append(max(loaders, key=lambda each: each["batches"]))

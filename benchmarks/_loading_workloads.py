@@ -6,8 +6,8 @@ Each round runs the workload once, or at each setting of the grid, in random ord
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
 `2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
 (`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
-With `--in-turn` it prints an empty line once it is ready, and each round waits for a line of input, so that several
-such processes can take turns.
+With `--in-turn` it prints an empty line once it is ready, and each line of input asks for a round, however many, so
+that several such processes can take turns.
 """
 
 import argparse
@@ -249,9 +249,7 @@ def main() -> None:
     cells = options.grid.split(",") if options.grid else [f"{workload.workers}:{workload.prefetch}"]
     if options.in_turn:
         print(flush=True)
-    for _ in range(options.rounds):
-        if options.in_turn:
-            sys.stdin.readline()
+    for _ in sys.stdin if options.in_turn else range(options.rounds):
         print(json.dumps(one_round(workload, cells, options.unit, options.store)), flush=True)
 
 
