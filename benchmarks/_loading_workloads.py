@@ -6,8 +6,8 @@ Each round runs the workload once, or at each setting of the grid, in random ord
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
 `2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
 (`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
-With `--in-turn` it prints an empty line once it is ready, and each line of input asks for a round, however many, so
-that several such processes can take turns.
+With `--in-turn` it prints an empty line once it is ready, and each line of input asks for a round, so that several such
+processes can take turns; where none comes, as in a probe, it has as many `--rounds` as it has otherwise.
 """
 
 import argparse
@@ -18,10 +18,11 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -233,6 +234,12 @@ def one_round(workload: Workload, cells: list[str], unit: int, store: str) -> di
     return found
 
 
+def turns_of(rounds: int) -> Iterable[object]:
+    """One for each line of input, or so many where there is none."""
+    asked = sys.stdin.readline()
+    return chain([asked], sys.stdin) if asked else range(rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=list(WORKLOADS))
@@ -249,7 +256,7 @@ def main() -> None:
     cells = options.grid.split(",") if options.grid else [f"{workload.workers}:{workload.prefetch}"]
     if options.in_turn:
         print(flush=True)
-    for _ in sys.stdin if options.in_turn else range(options.rounds):
+    for _ in turns_of(options.rounds) if options.in_turn else range(options.rounds):
         print(json.dumps(one_round(workload, cells, options.unit, options.store)), flush=True)
 
 

@@ -57,6 +57,8 @@ PARTS = ["forecasts", "split", "recording"]
 # A grid has more rounds where they are short. Batches of 2 ms took 1.8 to 3.0 ms here from one round to the next, and
 # the median of three rounds, within 15 s, was off by 10 %.
 LEAST_S = 60.0
+# Nobody asks for the rounds of a probe, which ends the program before it has had so many.
+PROBED = 1000
 # The last ones, and the three that tell the split, take so many times as many rounds as the grid.
 FINAL, SPLIT = 6, 4
 # Recorded and not recorded take so many times as many turns as the grid has rounds.
@@ -196,7 +198,7 @@ def measure(name: str, unit: int, rounds: int, parts: list[str]) -> dict[str, An
 def forecasts_of(program: list[str], workload: Workload, now: str, rounds: int, run: str) -> dict[str, Any]:
     """What was predicted and recommended, by one run and by a probe too, and what is true."""
     words = sorted(GRID | {now})
-    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program]
+    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program, "--rounds", str(PROBED)]
     turns = [*program, "--grid", ",".join(words)]
     _, times = in_turn([recording, turns], [0, 1, 0], rounds, LEAST_S)
     told = Told.by(json_of([*TRACEKIT, "analyze", "--json", run]), workload)
