@@ -59,6 +59,8 @@ class AccessOrder:
     def begin(self, epoch: "Epoch", iterator: Any, indices: Iterator[Any], generator: Any) -> None:
         """The epoch's iterator is about to ask for the first of the indices. `generator`: the loader's own, if any."""
         self.settle()
+        if self._last is not None and not self._last.is_complete:
+            self._facts["left_early"] = True
         if self.can_be_known(iterator):
             try:
                 self._copy(epoch, iterator, indices, generator)
@@ -84,7 +86,8 @@ class AccessOrder:
                 return
             sampler = iterator._index_sampler
             twin = Twin(sampler)
-            self._facts["draws_from"] = twin.draws_from
+            if self._facts.setdefault("draws_from", twin.draws_from) != twin.draws_from:
+                self._facts["varied"] = True  # not one kind of loader
             if self._epochs == 1:
                 self._twin = None if twin.draws_from_default else Twin(sampler)
             elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):

@@ -28,6 +28,23 @@ def bytes_of_any(batch: Any) -> int:
         return -1
 
 
+def is_on_device(batch: Any) -> bool:
+    """Whether one of the tensors in a batch, as far as `bytes_of` looks, is not in the memory of the CPU."""
+    level = [batch]
+    for _ in range(_DEEPEST):
+        deeper: list[Any] = []
+        for part in level[:_MOST_PARTS]:
+            kind = type(part)
+            if kind in (list, tuple):
+                deeper += part
+            elif kind is dict:
+                deeper += part.values()
+            elif kind.__module__ == "torch" and kind.__name__ == "Tensor" and part.device.type != "cpu":
+                return True
+        level = deeper
+    return False
+
+
 def _found(batch: Any) -> int:
     import torch
 

@@ -109,6 +109,7 @@ class Conditions:
             "openmp": _openmp(),
             "intra_op": torch.get_num_threads() if self._counts is None else self._counts.told,
             "inter_op": torch.get_num_interop_threads(),
+            "on_gpu": torch.cuda.is_initialized(),
         }
 
 

@@ -168,7 +168,7 @@ class Fetching:
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         is_seen = False
         try:
-            if type(fetcher) in self._fetchers and "fetch" not in vars(fetcher) and not self._is_in_fetch():
+            if type(fetcher) in self._fetchers and "fetch" not in vars(fetcher) and not self.is_in_fetch():
                 self._place(fetcher).turn = iterator._num_yielded
                 fetcher.fetch = partial(self._seen, type(fetcher).fetch, fetcher)  # type: ignore[union-attr]
                 is_seen = True
@@ -180,7 +180,7 @@ class Fetching:
             if is_seen:
                 vars(fetcher).pop("fetch", None)
 
-    def _is_in_fetch(self) -> bool:
+    def is_in_fetch(self) -> bool:
         """Whether a batch is being made on this thread."""
         if get_ident() in self._busy:
             return True
@@ -260,7 +260,7 @@ class Fetching:
     def _look_at(self, fetcher: Any, indices: Any) -> Look:
         """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
         is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
-        at_once = is_map and getattr(fetcher.dataset, "__getitems__", None)  # torch asks for it too
+        at_once = is_map and _gets_all_at_once(fetcher.dataset)
         one_by_one = fetcher.auto_collation and indices is not None and not at_once
         look = Look(Samples(indices) if one_by_one else None, delayed(), self._reading.spent_ns)
         self._reading.begin()
@@ -287,6 +287,14 @@ class Fetching:
             start, end = start - done * mark_ns, end - (done + 1) * mark_ns  # as without us
             cpu = max(after - before - mark_ns, 0)
             spool.note((name, thread, start, max(end, start), turn, iteration, number, cpu, 0, 0, Kind.SAMPLE))
+
+
+def _gets_all_at_once(dataset: Any) -> bool:
+    """Whether it is asked for all samples of a batch at once, if it wants to be, as torch asks it. Torch's own subsets
+    do, and then get one after the other of a data set that does not."""
+    if type(dataset) is sys.modules["torch"].utils.data.Subset:
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 @dataclass(slots=True)

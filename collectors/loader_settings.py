@@ -5,7 +5,7 @@ from inspect import BoundArguments, signature
 from types import ModuleType
 from typing import Any
 
-from tracekit.settings.inside import KEPT_WORKERS, ORIGIN, WHICH, by_loader
+from tracekit.settings.inside import KEPT_WORKERS, ORIGIN, REFUSED, WHICH, by_loader
 
 from .agent import Agent
 from .patching import Patches, bound
@@ -86,6 +86,9 @@ class LoaderSettings:
             del values["num_workers"]
         arguments.update(values)
         if not arguments["num_workers"]:
+            left_out = [key for key in values if arguments[key] != _OF_WORKERS.get(key, arguments[key])]
+            if left_out and "num_workers" not in values:
+                self._agent.note_missing(REFUSED + name, f"it has no workers, which {', '.join(left_out)} would be of")
             arguments.update(_OF_WORKERS)
 
 

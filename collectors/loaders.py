@@ -16,7 +16,10 @@ _MOST_IN_ONE_PLACE = 64
 _ATTRIBUTES = (
     "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers", "batch_size", "drop_last",
 )  # fmt: skip
-_OF_WORKERS = ("num_workers", "prefetch_factor", "in_order", "persistent_workers")
+# A place whose loaders differ in one of these makes more than one kind of loader.
+_ALIKE = (
+    "num_workers", "prefetch_factor", "in_order", "persistent_workers", "iterable", "sampler", "has_generator",
+)  # fmt: skip
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
@@ -77,7 +80,7 @@ class Loaders:
         }
         known = {key: value for key, value in facts.items() if type(value) in (int, bool, str)}
         told = self.facts_of(self.name(loader))
-        if any(told.get(key, known.get(key)) != known.get(key) for key in _OF_WORKERS):
+        if any(told.get(key, known.get(key)) != known.get(key) for key in _ALIKE):
             told["varied"] = True
         told.update(known)
 

@@ -11,7 +11,7 @@ from tracekit.record.wire import Kind
 
 from .access_order import AccessOrder, Epoch
 from .agent import Agent
-from .batch_bytes import bytes_of, bytes_of_any
+from .batch_bytes import bytes_of, bytes_of_any, is_on_device
 from .fetching import Fetching
 from .patching import Patches
 from .phase_clock import LOADING
@@ -108,6 +108,8 @@ class Loading:
             try:
                 of = iterator._tracekit
                 name = spool.intern(of.loader)
+                if self._fetching.is_in_fetch():
+                    self._agent.loaders.facts_of(of.loader)["inside"] = True
                 for worker, process in enumerate(iterator._workers):
                     spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid)
                 _note_arrivals(iterator, of)
@@ -254,6 +256,8 @@ class Loading:
         began = clock()
         of.looks_at_each = index < _FIRST or not self._is_short()
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
+        if not index and of.makes_batches and not self._modes() and is_on_device(batch):
+            self._agent.loaders.facts_of(of.loader)["on_device"] = True
         if index % _SELDOM == 0:
             if of.order is not None:
                 of.order.settle()

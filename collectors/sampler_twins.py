@@ -44,7 +44,8 @@ class Twin:
         inner, name = _sized_by(self._sampler)
         if name and type(getattr(inner, name)) is not range:
             setattr(inner, name, range(length))
-        if max(length, len(inner)) > _MOST_SAMPLES:
+        counts_up = type(inner).__name__ in ("SequentialSampler", "range")  # which takes no memory
+        if max(length, len(inner)) > _MOST_SAMPLES and not counts_up:
             raise ValueError(f"more than {_MOST_SAMPLES} samples")
         return iter(self._sampler)
 

@@ -370,7 +370,7 @@ def test_of_a_huge_batch_some_samples_are_timed(tmp_path: Path) -> None:
 
 ODD_KINDS = """
 import queue, sys, threading, time, torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, random_split
 
 class Slow:
     def __len__(self):
@@ -379,9 +379,22 @@ class Slow:
         time.sleep(0.002)
         return torch.zeros(4)
 
+class Outer(Slow):
+    def __getitem__(self, index):
+        return sum(DataLoader(Slow(), 4, num_workers=1))[0]
+
 def batches(kind):
-    for workers in (0, 1) if kind == "varied" else (0, 0):
-        yield from DataLoader(Slow(), 4, num_workers=workers)
+    if kind == "pairs":
+        loader = DataLoader(Slow(), 4, num_workers=2)
+        yield from (one + other for one, other in zip(loader, loader))
+    elif kind == "nested":
+        yield from DataLoader(Outer(), 4, sampler=range(24))
+    elif kind == "subset":
+        yield from DataLoader(random_split(Slow(), [24, 8])[0], 4)
+    else:
+        for number in range(2):
+            workers, shuffle = number if kind == "workers" else 0, kind == "phases" and not number
+            yield from DataLoader(Slow(), 4, num_workers=workers, shuffle=shuffle)
 
 def ahead(batches):
     ready = queue.Queue(4)
@@ -398,13 +411,43 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("kind", "why"), [("varied", "was made with other settings"), ("aside", "thread of its own")])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("workers", "was made with other settings or samplers"),
+        ("phases", "was made with other settings or samplers"),
+        ("pairs", "Several iterators of loader were in use at once"),
+        ("aside", "thread of its own"),
+    ],
+)
 def test_loaders_that_no_model_is_about_are_left_out_and_that_is_said(kind: str, why: str, tmp_path: Path) -> None:
-    """GIVEN a loader that is made anew with other workers, or one that another thread reads ahead THEN nothing is told
-    of its waiting, nor recommended for it."""
+    """GIVEN a loader that is made anew with other workers, or with another sampler, or has two iterators at once, or one
+    that another thread reads ahead THEN nothing is told of its waiting, nor recommended for it."""
     (tmp_path / "program.py").write_text(ODD_KINDS)
     done = record([sys.executable, str(tmp_path / "program.py"), kind], tmp_path / "run")
-    assert done.code == 0 and done.run.manifest.loaders["loader"].varied == (kind == "varied"), done.err
+    assert done.code == 0, done.err
+    assert done.run.manifest.loaders["loader"].varied == (kind in ("workers", "phases"))
     found = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
     assert why in found["advice"] and not found["loaders"]
     assert not [each for each in found["settings"] if each["name"].startswith("loader.")]
+
+
+def test_what_no_worker_can_do_is_advised_to_none(tmp_path: Path) -> None:
+    """GIVEN a loader without workers whose data set has a loader with some inside THEN none are advised: those of a
+    worker would be none."""
+    (tmp_path / "program.py").write_text(ODD_KINDS)
+    done = record([sys.executable, str(tmp_path / "program.py"), "nested"], tmp_path / "run")
+    assert done.code == 0, done.err
+    inside = {name for name, each in done.run.manifest.loaders.items() if each.inside}
+    found = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    assert len(inside) == 1 and f"starts the workers of {inside.pop()}" in found["advice"]
+    assert not [each for each in found["settings"] if each["name"].endswith("num_workers")]
+
+
+def test_samples_of_a_subset_are_told_apart(tmp_path: Path) -> None:
+    """GIVEN a part of a data set, which torch asks for all samples of a batch at once THEN each is timed."""
+    (tmp_path / "program.py").write_text(ODD_KINDS)
+    done = record([sys.executable, str(tmp_path / "program.py"), "subset"], tmp_path / "run")
+    assert done.code == 0, done.err
+    samples = done.run.sql("SELECT duration_ns FROM samples")
+    assert len(samples) >= 4 and (samples["duration_ns"] >= 2_000_000).all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tracekit.collectors.batch_bytes import bytes_of, bytes_of_any
+from tracekit.collectors.batch_bytes import bytes_of, bytes_of_any, is_on_device
 
 Pair = namedtuple("Pair", "image label")
 
@@ -68,3 +68,9 @@ def test_of_what_else_there_is(batch: object, size: int) -> None:
     assert bytes_of(batch) in (-1, 80)
     with torch.device("cpu"):  # a mode, which wants to see all
         assert bytes_of_any(batch) == size
+
+
+@pytest.mark.parametrize(("device", "is_on"), [("cpu", False), ("meta", True)])
+def test_whether_a_batch_is_on_a_device(device: str, is_on: bool) -> None:
+    assert is_on_device({"x": [torch.zeros(1, device=device)], "y": ("a", 1)}) is is_on
+    assert not is_on_device("a")

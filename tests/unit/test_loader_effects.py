@@ -23,7 +23,12 @@ ANY_ORDER = Loader(
 UNSEEN = Loader(num_workers=2, sampler="RandomSampler")
 STREAM = Loader(num_workers=2, iterable=True, predictability="none")
 KEPT_STREAM = Loader(num_workers=2, iterable=True, predictability="none", persistent_workers=True)
+LEFT_EARLY = Loader(
+    num_workers=2, sampler="RandomSampler", predictability="epoch", draws_from="program", persistent_workers=True,
+    left_early=True,
+)  # fmt: skip
 OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
+NAMED_SO = Loader(num_workers=2, sampler="DistributedSampler", predictability="none")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,9 @@ OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
         (CHANGED_LIST, (), "order", "order", "order", "order"),  # the program shuffles it with who knows what
         (ANY_ORDER, (), "order", "order", "order", "augmentation"),
         (UNSEEN, (), "order", "order", "order", "order"),
+        (LEFT_EARLY, (), "augmentation", "augmentation", "order", "order"),  # its workers have drawn for what was left
         (OWN_KIND, (), "order", "order", "order", "order"),
+        (NAMED_SO, (), "order", "order", "order", "order"),
         (STREAM, (), "order", "identical", "order", "order"),  # each worker reads on for itself
         (KEPT_STREAM, (), "order", "order", "order", "order"),  # and goes on from where it was, so far ahead
     ],

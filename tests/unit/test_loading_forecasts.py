@@ -20,6 +20,7 @@ from tracekit.models.loader_epochs import (
     TOGETHER,
     Storage,
     as_crowded,
+    measured_time,
     settings_of,
     slowed,
     time_of,
@@ -272,16 +273,17 @@ def test_more_of_what_nobody_has_seen_is_left_out() -> None:
 
 
 def test_what_one_loader_is_to_have_another_cannot() -> None:
-    """GIVEN room for 20 batches THEN 2 workers with 4 ahead of each, and one that the program has, leave room for 11,
-    of memory for two workers less; two of these loaders for 2; a third has not even room for its own."""
-    found = costs(workers=2, prefetch=4, batch_bytes=1000, memory=Memory(100_000, 20_000))
-    assert left_by([(found, 2, 4)], found.memory) == Memory(100_000 - 9_000 - 2, 11_000)
+    """GIVEN room for 23 batches THEN 2 workers with 4 ahead of each, and two that the program has, leave room for 13,
+    of memory for two workers less; two of these loaders for 3; a third has not even room for its own."""
+    found = costs(workers=2, prefetch=4, batch_bytes=1000, memory=Memory(100_000, 23_000))
+    assert left_by([(found, 2, 4)], found.memory) == Memory(100_000 - 10_000 - 2, 13_000)
     left = left_by([(found, 2, 4)] * 2, found.memory)
-    assert left == Memory(100_000 - 18_000 - 4, 2_000)
+    assert left == Memory(100_000 - 20_000 - 4, 3_000)
     third = replace(found, memory=left)
     assert fits(third, 2, 4) and not has_room(third, 2, 4) and has_room(third, 1, 1)
     assert left_by([(found, 0, 4)], found.memory) == found.memory
     assert left_by([(found, 2, 4)], Memory()) == Memory()
+    assert not has_room(replace(found, largest_batch=0, memory=Memory(1 << 30, 0)), 1, 1)  # no /dev/shm for queues
 
 
 def test_workers_that_are_not_forked_may_take_as_long_as_the_program_did() -> None:
@@ -465,6 +467,18 @@ def test_workers_that_persist_are_started_once() -> None:
     assert saved_by_persisting(replace(one, start=0.025, stop=0.05), 2, 2) == 0.0
     kept = Loader(num_workers=2, prefetch_factor=2, persistent_workers=True)
     assert saved_by_persisting(replace(four, settings=kept), 2, 2) == 0.0
+
+
+@pytest.mark.parametrize(("made", "starts"), [(1, 1), (10, 10), (50, 20)])
+def test_workers_that_persist_are_started_as_often_as_they_are_made(made: int, starts: int) -> None:
+    """GIVEN 20 epochs of 10 batches, and workers that persist, and take 3 s to come to life THEN the run, as replayed,
+    has as many starts as it made loaders, however many epochs are replayed."""
+    settings = Loader(num_workers=2, prefetch_factor=2, in_order=True, persistent_workers=True, made=made)
+    kept = replace(costs(cpu=0.001), first=np.arange(BATCHES) % 10 == 0, start=0.02, settings=settings)
+    begins = np.arange(BATCHES) % (BATCHES // starts) == 0
+    booting = replace(kept, boot=3.0, wait=kept.wait + 3.0 * begins)
+    for found in (time_of(booting, settings_of(booting), Storage()), measured_time(booting)):
+        assert found * BATCHES == pytest.approx(2.0 + starts * (3.0 + 2 * 0.02), rel=0.1)
 
 
 def test_what_any_order_saves_is_known_of_uneven_batches_only() -> None:

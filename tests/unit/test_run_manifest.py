@@ -36,7 +36,7 @@ FULL = Manifest(
     supervisor_started=99,
     cpu=CPU("Xeon", 8, [0, 1], 4, 1, 1, 1.5),
     memory=Memory(free=1 << 33, shared=1 << 26),
-    torch=Torch("2.13", None, "libgomp", 4, 2),
+    torch=Torch("2.13", None, "libgomp", 4, 2, on_gpu=True),
     loaders={"loader": Loader("train.py:7", num_workers=4, prefetch_factor=2, batch_size=8)},
     ddp=[Wrapped(25.0, True, parameters=1, bytes=8, names=["weight"], sizes=[8])],
     gpus=["H200"],
@@ -145,3 +145,17 @@ def test_total_overhead_is_what_program_and_supervisor_pay() -> None:
 
     assert overhead.total == pytest.approx(0.012)
     assert "total" not in json.loads(msgspec.json.encode(overhead))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "torch", "may"),
+    [
+        ([], Torch(), False),
+        (["H200"], Torch(on_gpu=False), False),
+        (["H200"], Torch(on_gpu=True), True),
+        (["H200"], Torch(), True),  # recorded before anybody looked
+        (["H200"], None, True),
+    ],
+)
+def test_a_gpu_that_the_program_left_alone_is_none_to_it(gpus: list[str], torch: Torch | None, may: bool) -> None:
+    assert Manifest(gpus=gpus, torch=torch).may_use_gpu is may

@@ -9,7 +9,7 @@ from tracekit.settings.catalogue import Effect, find
 _DRAW_NOTHING = ("SequentialSampler", "DistributedSampler", "range")
 # How far ahead an order is known (`tracekit.collectors.access_order`), and where its random numbers come from
 # (`tracekit.collectors.sampler_twins`).
-_FOR_THE_RUN, _FOR_THE_EPOCH = "run", "epoch"
+_FOR_THE_RUN, _FOR_THE_EPOCH, _NOT = "run", "epoch", "none"
 _PROGRAM, _GENERATOR, _NOTHING = "program", "generator", "nothing"
 
 
@@ -20,7 +20,8 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
     Data sets draw their random numbers in workers, each seeded by its number; without workers they draw the program's,
     and orders may hang on these. Workers that persist are seeded once: one seed less is drawn per epoch, from the
     loader's generator or else the program's. How far a loader is ahead tells when its sampler draws what it draws as it
-    goes, and what it draws of its generator when an epoch is left early. Without workers none persists.
+    goes, and what it draws of its generator when an epoch is left early; workers that persist then make all that they
+    were asked for, and have drawn for it, before they begin the next one. Without workers none persists.
     """
     kind = find(f"loader.*.{key}")
     assert kind is not None
@@ -28,6 +29,8 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
         return kind.effect  # each worker reads on for itself, and begins anew with each epoch
     if key in ("num_workers", "prefetch_factor") and not _is_known(loader):
         return "order"
+    if key == "prefetch_factor" and loader.persistent_workers and loader.left_early:
+        return "augmentation"
     seeded_by = _GENERATOR if loader.has_generator else _PROGRAM
     drawn_from: set[str] = set()
     if key == "num_workers" and 0 in (loader.num_workers, value):
@@ -53,7 +56,7 @@ def _is_known(loader: Loader) -> bool:
 
 def _draws_from(loader: Loader) -> str:
     """Where the random numbers of its order come from; "" where that is not known."""
-    if loader.sampler in _DRAW_NOTHING:
+    if loader.sampler in _DRAW_NOTHING and loader.predictability != _NOT:  # a program may have one of that name
         return _NOTHING
     if loader.draws_from == _NOTHING and loader.predictability != _FOR_THE_RUN:
         return ""  # a list that the program shuffles

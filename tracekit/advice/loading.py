@@ -21,7 +21,7 @@ from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, Loader
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loader_epochs import as_crowded
+from tracekit.models.loader_epochs import as_crowded, measured_time
 from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
 from tracekit.models.loader_split import split
 from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order
@@ -57,7 +57,12 @@ def loader_settings(run: Run, report: Report) -> Advice:
             whys.append(f"How the batches of {costs.loader} are made was not seen, so nothing is told of it.")
             continue
         if costs.settings.varied:
-            whys.append(f"{costs.loader} was made with other settings in turn: record a run that keeps to some.")
+            whys.append(
+                f"{costs.loader} was made with other settings or samplers in turn: record a run that keeps to some."
+            )
+            continue
+        if costs.at_once:
+            whys.append(f"Several iterators of {costs.loader} were in use at once, so nothing is told of it.")
             continue
         if costs.is_aside:
             whys.append(f"A thread of its own reads {costs.loader}: for how long it waits tells nothing of the steps.")
@@ -160,6 +165,8 @@ def _advise(
     name = costs.loader
     if costs.settings.iterable and not summary.num_workers:
         return [], f"{name} {_SHARED_OUT}, so none is advised."
+    if why_none := why_no_workers(costs, run.manifest.loaders):
+        return [], f"{name} is to have no workers: {why_none}."
     chosen = promising(summary)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
         return [], _why_nothing_helps(costs, summary)
@@ -176,6 +183,12 @@ def _advise(
             f"{name}: {what} may gain {gain.expected:.0%}, and may not: a run with {now} does not tell"
             f"{_of_one_thread(costs)}; {knows} tells."
         )
+    by = costs.settings.start_method
+    if not summary.num_workers and chosen.num_workers and not chosen.seen and by not in ("", "fork"):
+        return [], (
+            f"{name}: {what} may gain {gain.expected:.0%}, if all that they are given can be pickled, as {by} starts"
+            f" them; {_how_to_probe(report)} tells."
+        )
     place = summary.place or "place not seen"
     why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
     if costs.settings.iterable:
@@ -191,6 +204,17 @@ def _advise(
     basis: Literal["probe", "model"] = "probe" if summary.probed else "model"
     settings = settings_of(summary, run.manifest.loaders, values, gain, basis, why, _apply(report))
     return settings, f"{name} is to have {what}."
+
+
+def why_no_workers(costs: LoaderCosts, facts: Mapping[str, Loader]) -> str:
+    """Why batches that the program makes itself can be made by no worker; "" where they can be, as far as was seen."""
+    if costs.settings.num_workers:
+        return ""
+    if costs.settings.on_device:
+        return "its batches are made on a GPU, which a process that is forked cannot use"
+    if inside := [name for name, each in facts.items() if each.inside]:
+        return f"its data set starts the workers of {', '.join(inside)}, and a worker starts none"
+    return ""
 
 
 def _further(
@@ -237,8 +261,8 @@ def _recommended(made: list[Setting], summary: LoaderSummary) -> tuple[int, int]
 
 
 def _share_of_loop(costs: LoaderCosts, loop: float) -> float:
-    """The share of the main loop that goes by between this loader's batches."""
-    return min(float((costs.wait + costs.gap).sum()) / loop, 1.0) if loop else 1.0
+    """The share of the main loop that goes by between this loader's batches, and as its workers start and end."""
+    return min(measured_time(costs) * len(costs) / loop, 1.0) if loop else 1.0
 
 
 def _apply(report: Report) -> list[str]:

@@ -93,7 +93,9 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     advice = [advisor(run, report) for advisor in advisors]
     report.settings = [setting for each in advice for setting in each.settings]
     report.advice = " ".join(each.why for each in advice if each.why)
-    report.holds_for = {name: value for each in advice for name, value in each.holds_for.items()}
+    # They were found with what the run was recorded under, which is to hold beside them.
+    in_force = dict(run.manifest.settings) if report.settings else {}
+    report.holds_for = in_force | {name: value for each in advice for name, value in each.holds_for.items()}
     return report
 
 

@@ -332,7 +332,8 @@ class BucketSummary(msgspec.Struct):
 class Report(msgspec.Struct):
     """What is known about a run. `advice` says in a sentence why `settings` is what it is.
 
-    `holds_for` goes into the settings file beside the settings: what they were measured with.
+    `holds_for` goes into the settings file beside the settings: what they were measured with, the settings that the run
+    was recorded under included.
     """
 
     schema: int
@@ -357,7 +358,7 @@ class Report(msgspec.Struct):
     crowding: list[Crowding]
     counters: list[CounterSummary]
     exploration: ThreadExploration | None = None
-    holds_for: dict[str, int | str] = {}
+    holds_for: dict[str, int | str | bool] = {}
     loaders: list[LoaderSummary] = []
     ranks: list[RankGroup] = []
     never_ended: list[NeverEnded] = []
@@ -378,7 +379,7 @@ class Advice(msgspec.Struct):
 
     settings: list[Setting]
     why: str
-    holds_for: dict[str, int | str] = {}
+    holds_for: dict[str, int | str | bool] = {}
 
 
 Advisor = Callable[[Run, Report], Advice]

@@ -85,7 +85,7 @@ def stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
 def time_of(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: Beside = Beside()) -> float:
     """Seconds per batch."""
     replays = _replays(costs, *_with_storage(costs, settings, storage, beside), settings)
-    total = sum(_length(found, batches) for found, batches in replays)
+    total = sum(times * _length(found, batches) for times, found, batches in replays)
     return (total + stops_s(costs, settings.workers, beside.cost)) / batches_of(costs)
 
 
@@ -93,7 +93,8 @@ def slowed(costs: LoaderCosts, settings: LoaderSettings, at_once: float) -> floa
     """How many times longer reading takes with these settings where storage reads so many `at_once`."""
     work, machine = _with_storage(costs, settings, Storage(at_once), Beside())
     alone = sum(float(costs.blocked[epoch.at].sum()) for epoch in typical_epochs(costs))
-    return sum(found.reading for found, _ in _replays(costs, work, machine, settings)) / alone if alone else 1.0
+    reading = sum(times * found.reading for times, found, _ in _replays(costs, work, machine, settings))
+    return reading / alone if alone else 1.0
 
 
 def _with_storage(
@@ -109,22 +110,38 @@ def _with_storage(
 
 def stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
     """For how long the program waits in the epochs that are replayed, s."""
-    return sum(found.stall for found, _ in _replays(costs, work, machine, settings))
+    return sum(times * found.stall for times, found, _ in _replays(costs, work, machine, settings))
 
 
 def computing(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
     """For how long it computes in the batches that are replayed, s."""
-    return sum(found.end - found.stall for found, _ in _replays(costs, work, machine, settings))
+    return sum(times * (found.end - found.stall) for times, found, _ in _replays(costs, work, machine, settings))
+
+
+def starts_of(costs: LoaderCosts) -> float:
+    """How often workers are started over the epochs that are replayed: for each, or, where they persist, as often as in
+    so many epochs of the run, which has one start or more in all of them."""
+    replayed, epochs = len(typical_epochs(costs)), int(costs.first.sum())
+    return replayed * _makings(costs) / epochs if costs.settings.persistent_workers else replayed
+
+
+def _makings(costs: LoaderCosts) -> int:
+    """How many loaders had all the epochs of the run."""
+    return min(max(costs.settings.made, 1), int(costs.first.sum()))
 
 
 def _replays(
     costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings
-) -> Iterator[tuple[Replay, int]]:
-    """A replay of each chosen epoch, and how many batches the epoch has."""
+) -> Iterator[tuple[float, Replay, int]]:
+    """Replays of each chosen epoch: how many times it counts, and how many batches the epoch has. Of workers that
+    persist the first one counts with their start as often as they are started, and for the rest without."""
+    already, starts = replace(settings, start=0.0, boot=0.0), starts_of(costs)
     for number, epoch in enumerate(typical_epochs(costs)):
-        there = number > 0 and costs.settings.persistent_workers
         part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
-        yield replay(part, machine, replace(settings, start=0.0, boot=0.0) if there else settings), epoch.batches
+        anew = 1.0 if not costs.settings.persistent_workers else 0.0 if number else starts
+        for times, how in ((anew, settings), (1 - anew, already)):
+            if times:
+                yield times, replay(part, machine, how), epoch.batches
 
 
 @dataclass(frozen=True)
@@ -204,10 +221,12 @@ def machine_of(costs: LoaderCosts) -> Machine:
 
 def measured_time(costs: LoaderCosts) -> float:
     """Seconds per batch of the epochs that are replayed, as they were, to start and to end workers included."""
-    workers, replayed, persist = costs.settings.num_workers, typical_epochs(costs), costs.settings.persistent_workers
-    outside = costs.start * workers * (1 if persist else len(replayed)) + stops_s(costs, workers)
-    # The first epoch that is replayed has workers that boot; of the run it need not be the first.
-    outside += costs.boot if persist and replayed[0].first else 0.0
+    workers, replayed = costs.settings.num_workers, typical_epochs(costs)
+    outside = costs.start * workers * starts_of(costs) + stops_s(costs, workers)
+    if costs.settings.persistent_workers:
+        # Workers boot as often as they are started; those of the typical epochs that waited for it hold it already.
+        most_wait = 2 * _makings(costs) > int(costs.first.sum())
+        outside += costs.boot * (starts_of(costs) - (len(replayed) if most_wait else replayed[0].first == 0))
     return _per_batch(costs) + outside / batches_of(costs)
 
 

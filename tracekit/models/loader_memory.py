@@ -8,15 +8,16 @@ from tracekit.run.manifest import Memory
 
 def needed(costs: LoaderCosts, workers: int, prefetch: int) -> tuple[int, int]:
     """The bytes that batches take in /dev/shm at most, where the largest that was seen follow each other: those that
-    are ahead, and the one that the program has. And the bytes of memory, of these and the workers."""
-    shared = (workers * prefetch + 1) * (costs.largest_batch or 0) if workers else 0
+    are ahead, and the two that the program has where it keeps one until it has the next. And the bytes of memory, of
+    these and the workers."""
+    shared = (workers * prefetch + 2) * (costs.largest_batch or 0) if workers else 0
     return shared, shared + workers * costs.worker_bytes
 
 
 def has_room(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
     """Whether so many workers and their batches fit into memory, and the batches into /dev/shm, as far as there is a
     limit. More of what nobody has seen does not."""
-    if workers and what_is_not_known(costs):
+    if workers and (what_is_not_known(costs) or costs.memory.shared == 0):  # their queues need some of /dev/shm, too
         return False
     shared, free = costs.memory.shared, costs.memory.free
     ahead, memory = needed(costs, workers, prefetch)

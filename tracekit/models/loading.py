@@ -26,9 +26,9 @@ from tracekit.models.loader_epochs import (
     batches_of,
     measured_time,
     settings_of,
+    starts_of,
     stops_s,
     time_of,
-    typical_epochs,
 )
 from tracekit.models.loader_memory import fits
 from tracekit.models.loader_replay import LoaderSettings
@@ -159,11 +159,9 @@ def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> floa
         return 0.0  # one that persists has one iterator for all
     settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
-    replayed, batches = len(typical_epochs(costs)), batches_of(costs)
-    anew, kept = (time_of(each, settings, Storage()) * batches for each in (costs, persisting))
-    # Between any two epochs; the last ones end anyway.
-    between = (anew - kept - stops_s(costs, workers) / replayed) / (replayed - 1)
-    return between * again / (anew * epochs / replayed)
+    anew, kept = (time_of(each, settings, Storage()) * batches_of(costs) for each in (costs, persisting))
+    kept += stops_s(costs, workers) * starts_of(persisting) / starts_of(costs)  # the last ones end anyway
+    return 1 - kept / anew
 
 
 def _missed(measured: float, replayed: float) -> float:

@@ -54,6 +54,7 @@ class Torch(msgspec.Struct):
     openmp: str = ""
     intra_op: int = 0
     inter_op: int = 0
+    on_gpu: bool | None = None  # whether the program had begun to use one; None where nobody looked
 
 
 class Loader(msgspec.Struct):
@@ -67,7 +68,7 @@ class Loader(msgspec.Struct):
     pin_memory: bool = False
     persistent_workers: bool = False
     made: int = 1  # how many loaders the program has made in this place
-    varied: bool = False  # not all of them with the same settings
+    varied: bool = False  # not all of them with the same settings, or the same kind of sampler
     batch_size: int | None = None
     drop_last: bool = False
     iterable: bool = False
@@ -77,6 +78,9 @@ class Loader(msgspec.Struct):
     predictability: str = ""  # of the order of its samples: run | epoch | none; "" where nobody looked
     checked: int = 0  # indices that were compared with their prediction
     predicted: int = 0  # those that were as predicted
+    left_early: bool = False  # another epoch began when the program had not had all batches of the last
+    inside: bool = False  # its workers were started by the data set of another one
+    on_device: bool = False  # it has no workers, and makes its batches on a GPU, say
     start_method: str = ""  # of its workers, had it any; "" where that is not known
 
 
@@ -151,6 +155,11 @@ class Manifest(msgspec.Struct):
         note = Missing(what, why, lost)
         if note not in self.missing:
             self.missing.append(note)
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """Whether the program may have given work to a GPU: the machine has one, and nobody saw that it was left alone."""
+        return bool(self.gpus) and (self.torch is None or self.torch.on_gpu is not False)
 
     def is_on(self, node: str) -> bool:
         return (self.node or self.host) == node

@@ -38,7 +38,7 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     run = runs.explore(())
     report = analyze(run)
     buckets, advice_of_caps = report.buckets, report.advice
-    if run.manifest.ddp and not run.manifest.gpus:
+    if run.manifest.ddp and not run.manifest.may_use_gpu:
         say("recording one run that tries every cap in turn")
         explored = analyze(runs.explore(("--explore", "buckets")))
         if explored.buckets is not None:

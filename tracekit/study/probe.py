@@ -15,7 +15,15 @@ from operator import attrgetter
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loading import about_as_good, by_storage, holds_for, in_words, promising, smallest_as_good
+from tracekit.advice.loading import (
+    about_as_good,
+    by_storage,
+    holds_for,
+    in_words,
+    promising,
+    smallest_as_good,
+    why_no_workers,
+)
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderSummary
 from tracekit.analysis.steps import find_steps
@@ -72,7 +80,8 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     most = {
         loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
         for loader, each in shares.items()
-        if not (each.settings.iterable or each.settings.varied or each.is_aside)
+        if not (each.settings.iterable or each.settings.varied or each.is_aside or each.at_once)
+        and not why_no_workers(each, run.manifest.loaders)
     }
     most = {loader: cell for loader, cell in most.items() if cell[0]}
     if not most:
@@ -146,7 +155,7 @@ class _Probing:
         """Let all take turns; where they cannot run side by side, one with other settings runs alone, or, where they
         end soon, all do, again and again. Raises StudyError when the command fails."""
         others = contenders(self._loaders, self._most) or [self._most]
-        if self._run.manifest.gpus:
+        if self._run.manifest.may_use_gpu:
             self._say("not side by side: what is stopped leaves its work to the GPU")
         elif min(self._whole_s(each)[1] for each in others) < max(_TURNS * self._turn_s, _SHORTEST_LOOP_S):
             self._say("not side by side: it would end before it had turns enough")
@@ -268,9 +277,10 @@ class _Probing:
         self._number += 1
         path = self._folder / str(self._number)
         words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", PROBE, *_LIGHTLY]
-        if cells:
+        settings = self._run.manifest.settings | _values(cells, self._run.manifest.loaders)
+        if settings:
             file = scratch / f"{self._number}.toml"
-            write_settings(file, _entries(cells, self._run.manifest.loaders), "A probe of loaders.")
+            write_settings(file, [Entry(*each) for each in settings.items()], "A probe of loaders.")
             words += ["--settings", str(file)]
         directory = self._run.manifest.directory
         return Recording(
@@ -286,13 +296,13 @@ def turn_s(batch_s: float, blocked_s: float) -> float:
     return max(_SHORTEST_TURN_S, for_reads_s, min(_BATCHES_PER_TURN * batch_s, long_s))
 
 
-def _entries(cells: Cells, facts: dict[str, Loader]) -> list[Entry]:
+def _values(cells: Cells, facts: dict[str, Loader]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for loader, (workers, prefetch) in cells.items():
         values[f"loader.{loader}.num_workers"] = workers
         if workers:
             values[f"loader.{loader}.prefetch_factor"] = prefetch
-    return [Entry(name, value) for name, value in {**values, **holds_for(facts, values)}.items()]
+    return values | holds_for(facts, values)
 
 
 def _in_words(conditions: list[Cells]) -> str:

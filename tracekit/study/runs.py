@@ -205,7 +205,7 @@ class StudyRuns:
         turn_s = max(_SHORTEST_TURN_S, _STEPS_PER_TURN * float(np.median(durations_ns)) * 1e-9)
         if turn_s > _LONGEST_TURN_S:
             self._one_by_one("its steps are too long for turns")
-        elif run.manifest.gpus:
+        elif run.manifest.may_use_gpu:
             self._one_by_one("what is stopped leaves its work to the GPU")
         else:
             self.turn_s = turn_s
