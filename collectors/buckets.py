@@ -234,11 +234,15 @@ class Buckets:
             is_bucket = op == self._bucket
             how = self._number(state, sort) if is_bucket else ASYNC_CALL
             self._add(op, sort, number, ready, ready, how, work.is_completed)
-            if is_bucket and state.seen == state.before and self._agent.phases is not None:
-                self._agent.phases.enter(COMMUNICATION)  # all gradients are there, as far as is known
+            if is_bucket and state.seen == state.before and self._agent.phases is not None and self._has_all_gradients():
+                self._agent.phases.enter(COMMUNICATION)
             self._spent(clock() - begun)
         except Exception as error:
             self._agent.fail("collectives", error)
+
+    def _has_all_gradients(self) -> bool:
+        """Whether all models have, as far as is known: the pass may go on through another one."""
+        return all(state.seen == state.before for state in self._passes if state.before > 0)
 
     def _spent(self, ns: int) -> None:
         if self._agent.phases is not None:
@@ -276,9 +280,7 @@ class Buckets:
                 if state.seen:
                     state.before, state.seen = state.seen, 0
             # The reducer has waited for all of them, unless the pass has failed.
-            self._in_flight.look(have_buckets=sys.exc_info()[0] is None)
-            if self._collectives.entered is not None and self._in_flight.is_empty:
-                self._collectives.entered.end()
+            self._collectives.look(have_buckets=sys.exc_info()[0] is None)
         except Exception as error:
             self._agent.fail("collectives", error)
 

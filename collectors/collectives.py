@@ -1,6 +1,7 @@
 """Collectives: what the ranks communicate, and who they are.
 
-1. Every call of the c10d interface; of those that return at once, also when they were found done.
+1. Every call of the c10d interface; of those that return at once, also when they were found done, and how long the
+   program waits for them.
 2. The gradient buckets of DistributedDataParallel (`buckets`), which C++ code sends.
 3. Where the loop of each rank goes from one phase to the next (`phase_clock`).
 """
@@ -11,12 +12,12 @@ from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import Any
 
-from tracekit.record.wire import ASYNC_CALL, CALL
+from tracekit.record.wire import ASYNC_CALL, CALL, WAIT, WAIT_FOR
 
 from .agent import Agent
 from .buckets import Buckets
 from .entered import Entered
-from .groups import Groups
+from .groups import NO_SEQUENCE, Groups
 from .in_flight import NOT_SEEN, InFlight, Sent
 from .patching import Patches, place_of
 from .phase_clock import COMMUNICATION, PhaseClock
@@ -38,13 +39,14 @@ class Collectives:
         self._patches = Patches()
         self._is_off = False
         self._inside = local()
+        self._waits: dict[int, int] = {}  # by what is waited for
         self._buckets: Buckets | None = None
         self.entered: Entered | None = None  # of a rank of several
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
         self._in_flight = InFlight(agent)
-        agent.before_exit.append(self._in_flight.give_up)
+        agent.before_exit.append(self._give_up)
         agent.before_leaving.append(self._look_no_more)
         agent.when_imported("collectives", "torch.distributed.distributed_c10d", self._hook)
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
@@ -60,8 +62,19 @@ class Collectives:
 
     def _look_no_more(self) -> None:
         """A thread that calls torch while Python goes would take the process with it."""
+        self.look()
         if self.entered is not None:
-            self.entered.sees()
+            self.entered.leaves()
+
+    def _give_up(self) -> None:
+        self.look()
+        self._in_flight.give_up()
+
+    def look(self, have_buckets: bool = False) -> None:
+        """See what is done by now of what goes on beside the program; where that is all of it, the rank is in none."""
+        self._in_flight.look(have_buckets)
+        if self.entered is not None and self.entered.goes_on and self._in_flight.is_over:
+            self.entered.end()
 
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
@@ -79,11 +92,13 @@ class Collectives:
 
     def _hook(self, module: ModuleType) -> None:
         self._groups = Groups(module)
+        self._no_words = self._agent.spool.intern("") * (1 + (1 << 32))
         for name in (*_OF_ALL, *_OF_TWO):
             if hasattr(module, name):
                 self._patches.replace(module, name, self._timed)
         self._patches.replace(module, "init_process_group", lambda original: self._described(original, module))
         self._patches.replace(module, "destroy_process_group", self._let_go)
+        self._patches.replace(module.Work, "wait", self._timed_wait)
 
     def _hook_ddp(self, module: ModuleType) -> None:
         if hasattr(self, "_groups"):  # a torch without distributed has none
@@ -113,6 +128,7 @@ class Collectives:
     def _let_go(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
             try:
+                self.look()
                 if self._agent.phases is not None:
                     self._agent.phases.start_anew()
                 self._groups.stop_counting()
@@ -135,6 +151,7 @@ class Collectives:
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, inside = self._agent, self._inside
         op, of_all = agent.spool.intern(original.__name__), original.__name__ in _OF_ALL
+        self._waits[op] = agent.spool.intern(WAIT_FOR + original.__name__)
         place = place_of(original, "group")
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -150,6 +167,32 @@ class Collectives:
                 inside.a_call = False
 
         return call
+
+    def _timed_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        agent, inside = self._agent, self._inside
+        unknown = agent.spool.intern(WAIT)
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            phases = agent.phases
+            if phases is None or not phases.follows or self._is_off or getattr(inside, "a_call", False):
+                return original(work, *args, **kwargs)
+            phases.enter(COMMUNICATION)
+            begun, sent = clock(), self._in_flight.of(work)
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                end = clock()
+                phases.leave(COMMUNICATION)
+                try:
+                    op, words, ready = unknown, self._no_words, begun
+                    if sent is not None:
+                        op, words, ready = self._waits[sent.op], sent.group_and_dtype, sent.ready
+                    self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
+                    self.look()
+                except Exception as error:
+                    agent.fail("collectives", error)
+
+        return wait
 
     def timed(self, op: int, group: Any, values: tuple[Any, ...], of_all: bool = True) -> "_Call":
         """A call of the program that communicates `values` in a group, all of which takes part or not."""
@@ -192,9 +235,9 @@ class Collectives:
             self._in_flight.note(sent, end, NOT_SEEN if sent.on_device else 0)
         self._in_flight.look()
         if self.entered is not None:
-            if is_over and self._in_flight.is_empty:
+            if is_over and self._in_flight.is_over:
                 self.entered.end()
-            self.entered.left()
+            self.entered.left(goes_on=is_over)
         agent.governor.spent_ns += clock() - end
 
 

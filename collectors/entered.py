@@ -34,10 +34,12 @@ class Entered:
     def __init__(self, agent: "Agent") -> None:
         self._mapped: Mapped | None = None
         self._last: tuple[int, ...] = ()
+        self._governor = agent.governor
         self._is_in_call = self._is_open = False
+        self.goes_on = False  # what the program has come back from; not where it came by an exception
         self._passing: tuple[int, int, Numbers] | None = None  # the op, the group and dtype, the numbers of the group
         self._is_watched = False
-        self._told = _OVER, -1
+        self._told, self._told_at_step = (_OVER, -1), 0
         try:
             self._mapped = Mapped(os.path.join(agent.folder, f"{agent.stem}.entered"), RECORD.size)
         except OSError:
@@ -45,17 +47,18 @@ class Entered:
 
     def begin(self, op: int, group_and_dtype: int, sequence: int) -> None:
         """Something begins that we see."""
-        self._is_in_call = self._is_open = True
+        self._is_in_call, self._is_open, self.goes_on = True, True, False
         self._tell(_IN_IT, op, group_and_dtype, sequence)
 
     def end(self) -> None:
         """What began last, and all before it, is over."""
-        self._is_open = False
+        self._is_open = self.goes_on = False
         if self._mapped is not None and self._last:
             RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, _ENTERED)
 
-    def left(self) -> None:
+    def left(self, goes_on: bool = True) -> None:
         """The program has come back from what it has begun, which may go on."""
+        self.goes_on = goes_on and self._is_open
         self._is_in_call = False
 
     def passes(self, op: int, group_and_dtype: int, numbers: Numbers) -> None:
@@ -68,10 +71,17 @@ class Entered:
                 start_new_thread(self._watch, (get_ident(),))
 
     def sees(self) -> None:
-        """From here on they do not, or the process ends: it is in none of them."""
+        """From here on they do not, as a step has ended: the rank is in none of them."""
         self._passing = None
         if self._told[0] == _IN_IT:
             self.end()
+
+    def leaves(self) -> None:
+        """The process ends: the rank is in none of them if it has come out of the pass, and ended its step."""
+        if self._told[0] == _IN_IT and self._governor.steps == self._told_at_step:
+            self._passing = None
+        else:
+            self.sees()
 
     def stop(self) -> None:
         """Nobody is to look any more."""
@@ -95,7 +105,8 @@ class Entered:
         is_in = begun == before and is_in_backward(sys._current_frames().get(loop))
         told = _IN_IT if is_in else _OVER, begun
         if told != self._told and self._passing is not None and not self._is_in_call:
-            self._told, self._is_open = told, False
+            self._told, self._told_at_step = told, self._governor.steps
+            self._is_open = self.goes_on = False
             self._tell(told[0], op, group_and_dtype, begun)
         return begun
 

@@ -42,12 +42,17 @@ class InFlight:
     def __init__(self, agent: "Agent") -> None:
         self._note = agent.spool.note
         self._works: deque[tuple[Sent, Callable[[], bool], int]] = deque()
+        self._has_failed = False  # what was found done last, or was never done
 
     def add(self, sent: Sent, is_done: Callable[[], bool]) -> None:
         if len(self._works) < _MOST and not sent.on_device:
             self._works.append((sent, is_done, sent.begun))
         else:
             self.note(sent, sent.begun, NOT_SEEN)
+
+    def of(self, work: object) -> Sent | None:
+        """What a work of torch's is about, if that goes on."""
+        return next((sent for sent, is_done, _ in self._works if getattr(is_done, "__self__", None) is work), None)
 
     def look(self, have_buckets: bool = False) -> None:
         """Note what is done by now; where `have_buckets` all buckets are, whatever their works say yet."""
@@ -59,7 +64,8 @@ class InFlight:
                 return
             now = clock()
             if (have_buckets and sent.how >= BUCKET) or is_done():
-                self.note(sent, now, min(now - not_before, _LONGEST_UNSURE))
+                self._has_failed = not have_buckets and _has_failed(is_done)
+                self.note(sent, now, NOT_SEEN if self._has_failed else min(now - not_before, _LONGEST_UNSURE))
             else:
                 works.append((sent, is_done, now))
 
@@ -67,11 +73,16 @@ class InFlight:
     def is_empty(self) -> bool:
         return not self._works
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it is done, and has not failed, as where another rank never came to it."""
+        return not self._works and not self._has_failed
+
     def give_up(self) -> None:
         """The program ends: what is not done by now was not seen to end."""
-        self.look()
         while self._works:
             sent = self._works.popleft()[0]
+            self._has_failed = True
             self.note(sent, sent.begun, NOT_SEEN)
 
     def forget(self) -> None:
@@ -87,3 +98,16 @@ class InFlight:
                 unsure, sent.how, int(Kind.COLLECTIVE),
             )
         )  # fmt: skip
+
+
+def _has_failed(is_done: Callable[[], bool]) -> bool:
+    """Whether what is done has ended by an error, as far as its work or future says so."""
+    work = getattr(is_done, "__self__", None)
+    try:
+        if hasattr(work, "is_success"):
+            return not work.is_success()
+        if hasattr(work, "value"):
+            work.value()
+    except Exception:
+        return True
+    return False

@@ -46,16 +46,21 @@ def ranks_run(
     made_with: float | None = None,
     left_out: Callable[[int], bool] = lambda step: False,
     collects: Longer = nothing,
+    gives: bool = False,
+    extra: Callable[[int], bool] = lambda step: False,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
     each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
-    phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells."""
+    phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells. Before
+    the forward pass rank 0 `gives` all others its buffers, which they wait for; behind `extra` steps all meet once more.
+    """
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
     ]
     delayed, cpu = [0] * ranks, [0] * ranks
+    sequence = 0
 
     def spend(rank: int, step: int, phase: str, ms: float) -> None:
         tape = tapes[rank]
@@ -73,7 +78,8 @@ def ranks_run(
         tape.now += lost
 
     for step in range(steps):
-        begun = []
+        begun: list[tuple[int, int]] = []
+        given = 0
         for rank, tape in enumerate(tapes):
             start = tape.now
             spend(rank, step, "loading", LOADING)
@@ -81,6 +87,11 @@ def ranks_run(
             if made_with is not None:
                 cpu_ns = round(made_with * (tape.now - start))
                 tape.add("fetches", start, tape.now, iteration=0, turn=step, cpu_ns=cpu_ns, samples=1)
+            if gives:
+                start, given = tape.now, given if rank else tape.now + ns(0.05)
+                tape.change("communication", cpu[rank], delayed[rank])
+                tape.now = max(start + ns(0.02), given if rank else 0)
+                tape.met(start, start, tape.now, sequence, op="broadcast of buffers")
             start = tape.now
             spend(rank, step, "forward", FORWARD)
             tape.add("spans", start, tape.now, kind="layer", name="Model", layer=0, depth=0, direction="forward")
@@ -94,8 +105,8 @@ def ranks_run(
             start, entered = begun[rank]
             early = start + (entered - start) // 2
             if not missing(rank, step) and not left_out(step):
-                tape.met(early, early, left, 2 * step, bucket=0, is_async=True, bytes=bucket_bytes[0])
-                tape.met(entered, entered, left, 2 * step + 1, bucket=1, is_async=True, bytes=bucket_bytes[1])
+                tape.met(early, early, left, sequence + 1, bucket=0, is_async=True, bytes=bucket_bytes[0])
+                tape.met(entered, entered, left, sequence + 2, bucket=1, is_async=True, bytes=bucket_bytes[1])
             tape.now = left
             tape.add("spans", start, left, kind="phase", name="backward", layer=0)
             start = tape.now
@@ -103,4 +114,13 @@ def ranks_run(
             tape.add("spans", start, tape.now, kind="phase", name="optimizer", layer=0)
             if not left_out(step):
                 tape.change("" if left_out(step + 1) else "other", cpu[rank], delayed[rank])
+        sequence += 3
+        if extra(step):
+            left = max(tape.now for tape in tapes) + ns(0.05)
+            for rank, tape in enumerate(tapes):
+                tape.change("communication", cpu[rank], delayed[rank])
+                tape.met(tape.now, tape.now, left, sequence)
+                tape.now = left
+                tape.change("other", cpu[rank], delayed[rank])
+            sequence += 1
     return open_run(make_run(path, tapes))

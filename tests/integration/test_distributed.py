@@ -115,6 +115,21 @@ def test_the_rank_and_phase_of_a_planted_delay_are_named(phase: str, late: str, 
         assert {each.evidence["rank"] for each in causes if each.evidence["phase"] == phase} == {0, 1}
 
 
+@pytest.mark.alone
+def test_who_waits_for_what_it_has_begun_is_not_late(tmp_path: Path) -> None:
+    """GIVEN gradients that the program averages itself, all at once, and then waits for each THEN who was late before
+    is named, and not who waited."""
+    planted = ["--by-hand", "--phase", "forward", "--ms", "3"]
+    command = torchrun(2, "late_ranks.py", *planted)
+    without, done = plain(command), record(command, tmp_path / "run")
+    assert without.returncode == done.code == 0, without.stderr + done.err
+    assert done.out.split()[0] == without.stdout.split()[0]
+    report = analyze(done.run)
+    causes = [(each.evidence["rank"], each.evidence["phase"]) for each in report.findings if each.id == "delay.root_cause"]
+    assert causes == [(1, "forward")], report.ranks
+    assert not report.never_ended
+
+
 def test_of_very_short_steps_some_are_left_out_whole(tmp_path: Path) -> None:
     """GIVEN steps that are shorter than what it would cost to follow all of them."""
     command = torchrun(2, "late_ranks.py", "--steps", "1500", "--width", "64", "--batch", "4")
@@ -206,6 +221,15 @@ def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_
         "SELECT process FROM collectives WHERE bucket = 0 GROUP BY 1 HAVING count(*) < 900"
     )
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("words", [[], ["--bucket"]])
+def test_who_never_came_is_named_where_the_other_lost_patience(words: list[str], tmp_path: Path) -> None:
+    """GIVEN a rank that fails, as it waits in vain for another one THEN that is told as if it had waited on."""
+    done = record(torchrun(2, "hanging_ranks.py", *words, "--patience", "10"), tmp_path / "run")
+    assert done.code != 0
+    (never,) = [each for each in analyze(done.run).findings if each.id == "distributed.never_ended"]
+    assert never.title.startswith("rank 0 was in") and "rank 1 never came to it" in never.title
 
 
 def test_what_is_gathered_and_scattered_of_sharded_parameters_is_recorded(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,15 +14,18 @@ MEETINGS, STEP_NS, ONE_WAY_NS = 400, 20_000_000, 60_000
 BEGIN_NS = 1_750_000_000_000_000_000
 
 
-def met(hosts: list[str], seed: int = 0, transfer_ns: int = ONE_WAY_NS) -> Meetings:
-    """Ranks that meet for a minute; who is last changes, and each leaves when what the last one sent has come."""
+def met(hosts: list[str], seed: int = 0, transfer_ns: int = ONE_WAY_NS, last_late_ns: int = 0) -> Meetings:
+    """Ranks that meet for a minute; who is last changes, unless the last one is later by more, and each leaves when what
+    the last one sent has come."""
     random = np.random.default_rng(seed)
     steps = BEGIN_NS + np.arange(MEETINGS) * STEP_NS
     entered = steps + random.integers(0, STEP_NS // 4, (len(hosts), MEETINGS))
+    entered[-1] += last_late_ns
     left = entered.max(axis=0) + transfer_ns + random.exponential(30_000, entered.shape).astype(np.int64)
     own = np.full((*entered.shape, len(PHASES)), np.nan)
     sequence, ranks = np.arange(MEETINGS), list(range(len(hosts)))
-    return Meetings("world", 0, ranks, hosts, sequence, sequence > 0, entered, left, own, own, own[:, :, 0], own)
+    held, kept = np.zeros_like(entered), own[:, :, 0]
+    return Meetings("world", 0, ranks, hosts, sequence, sequence > 0, entered, left, own, own, kept, held, own)
 
 
 def planted(meetings: Meetings, host: str, offset_ns: int, ppm: float) -> Meetings:
@@ -41,6 +45,18 @@ def test_a_planted_clock_is_found_to_within_50_microseconds(offset_ns: int, ppm:
     assert (found.left >= found.entered.max(axis=0)).all()  # nobody leaves before the last one has come
     assert clock.unsure_ns >= 0
     assert abs(clock.drift * 1e6 - ppm) < 5
+
+
+@pytest.mark.parametrize("now_and_then", [0, 1, 40])
+def test_a_host_that_is_always_late_does_not_mislead(now_and_then: int) -> None:
+    """GIVEN a rank that comes 8 ms late to each meeting, or to all but some, THEN that is no part of its clock."""
+    truth = met(["a", "b"], last_late_ns=8_000_000)
+    early = np.linspace(0, MEETINGS - 1, now_and_then).astype(int)
+    truth.entered[0, early] = truth.entered[1, early] + 100_000
+    truth.left[:, early] = truth.entered[0, early] + ONE_WAY_NS
+    found, (clock,) = aligned(planted(truth, "b", 1_000_000_000, 50))
+    assert np.abs(found.entered - truth.entered).max() <= 50_000
+    assert clock.unsure_ns >= 0
 
 
 def test_several_hosts_have_a_clock_each_and_one_host_none() -> None:

@@ -1,5 +1,6 @@
 """Whose delay the ranks waited for: planted in each phase, of one rank or in turns, among noise; none without any."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, both
 
 from tracekit.analysis.delays import find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
-from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, find_meetings, with_garbage
+from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, find_meetings, find_ways, with_parts
+from tracekit.analysis.meetings import meetings_of as meetings_of_all
+from tracekit.analysis.people import Person, find_people
 from tracekit.analysis.report import analyze
 from tracekit.run.reader import Run
 
@@ -33,6 +36,39 @@ def test_a_rank_that_is_always_late_is_named_with_its_phase(phase: str, ranks: i
     assert (named.rank, named.phase) == (ranks - 1, phase)
     assert named.always and named.by == "blocked"
     assert named.step_share[0] < SHARE * 1.1 and named.step_share[2] > SHARE * 0.8
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_who_waits_for_buffers_of_another_one_is_not_late(late: int, tmp_path: Path) -> None:
+    """GIVEN ranks that wait for the buffers of rank 0 before the forward pass, and one whose loading is late THEN it is
+    named alone, with all that it cost the other; nobody, where none is late."""
+    planted = delay("loading", SHARE * STEP_MS, lambda step: late)
+    found = find_delays(meetings_of(ranks_run(tmp_path / "run", 2, longer=both(planted, noise(0.003)), gives=True)), STEP_NS)
+    assert [(each.rank, each.phase) for each in found.delays] == [(late, "loading")]
+    assert found.delays[0].cost_s == pytest.approx(SHARE * STEP_MS * 200 / 1e3, rel=0.15)
+    clean = ranks_run(tmp_path / "clean", 2, longer=noise(0.003), gives=True)
+    assert find_delays(meetings_of(clean), STEP_NS).delays == []
+
+
+def test_turns_are_told_by_the_steps_whatever_else_is_communicated(tmp_path: Path) -> None:
+    """GIVEN ranks that are late in turns, and one more meeting of all behind every tenth step."""
+    late = both(delay("forward", SHARE * STEP_MS, lambda step: step % 2), noise(0.003))
+    (group,) = analyze(ranks_run(tmp_path / "run", 2, longer=late, extra=lambda step: step % 10 == 9)).ranks
+    assert {(each.rank, each.phase, each.always) for each in group.delays} == {(rank, "forward", False) for rank in (0, 1)}
+
+
+def test_ranks_of_another_world_are_not_met(tmp_path: Path) -> None:
+    """GIVEN a program that starts two ranks, and then three THEN these are two groups."""
+    two, three = (ranks_run(tmp_path / str(ranks), ranks) for ranks in (2, 3))
+    ranks = [(rank, world) for world in (2, 3) for rank in range(world)]
+    people = [Person(process, rank=rank, world=world) for process, (rank, world) in enumerate(ranks)]
+    ways = [
+        replace(way, who=people[first + way.who.rank])
+        for run, first in ((two, 0), (three, 2))
+        for who in find_people(run)
+        for way in find_ways(run.of(who.process), who)
+    ]
+    assert [each.ranks for each in meetings_of_all(ways, people)] == [[0, 1, 2], [0, 1]]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -83,7 +119,7 @@ def test_collections_of_garbage_take_their_time_out_of_the_phases_they_fall_in(d
     cuts = sorted(data.draw(st.lists(st.integers(0, int(moments[-1]) + 100), max_size=8, unique=True)))
     spans = np.array(list(zip(cuts[::2], cuts[1::2], strict=False)), dtype=np.int64).reshape(-1, 2)
     inside = [(begin, end) for begin, end in spans.tolist() if not ((moments > begin) & (moments < end)).any()]
-    found = with_garbage(changes, np.array(inside, dtype=np.int64).reshape(-1, 2))
+    found = with_parts(changes, np.array(inside, dtype=np.int64).reshape(-1, 2), GARBAGE)
     for column in ("start_ns", "cpu_ns", "delayed_ns"):
         values = found[column].to_numpy()
         assert (np.diff(values) >= 0).all() and [values[0], values[-1]] == changes[column].iloc[[0, -1]].tolist()
@@ -178,7 +214,10 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     awaited = own[:, :, :1] * random.random((ranks, count, 2))  # more than all of the loading, now and then
     own[:, ~seen] = np.nan
     blocked = np.zeros_like(own)
-    found = Meetings("world", 0, list(range(ranks)), hosts, sequence, seen, entered, left, own, blocked, kept, awaited)
+    held = np.zeros_like(entered)
+    found = Meetings(
+        "world", 0, list(range(ranks)), hosts, sequence, seen, entered, left, own, blocked, kept, held, awaited
+    )
     shared = efficiency(found)
     assert shared is not None
     stretches = list(zip(*found.stretches, strict=True))

@@ -26,7 +26,10 @@ class Rank:
         monkeypatch.setattr(entered, "is_in_backward", lambda frame: self.is_in_backward)
         monkeypatch.setattr(entered, "start_new_thread", lambda *_: None)
         self.file = folder / "1.entered"
-        agent: Any = SimpleNamespace(folder=str(folder), stem="1", note_missing=pytest.fail)
+        agent: Any = SimpleNamespace(
+            folder=str(folder), stem="1", note_missing=pytest.fail, governor=SimpleNamespace(steps=0)
+        )
+        self.governor = agent.governor
         self.entered = Entered(agent)
         self.numbers = Numbers(count=lambda: self.begun, is_seen=False)
         self.entered.passes(PASSED, WORDS, self.numbers)
@@ -61,8 +64,27 @@ def test_who_leaves_is_in_none(rank: Rank) -> None:
     rank.begun, rank.is_in_backward = 5, True
     rank.look()
     assert rank.look() == (PASSED, 4, IN_IT)
-    rank.entered.sees()
+    rank.governor.steps += 1
+    rank.entered.leaves()
     assert rank.told() == (PASSED, 4, OVER)
+
+
+def test_who_leaves_from_within_a_pass_was_in_it(rank: Rank) -> None:
+    """GIVEN a pass that fails, as another rank never comes, THEN the process that it ends is told to be in it."""
+    rank.begun, rank.is_in_backward = 5, True
+    rank.look()
+    rank.look()
+    rank.entered.leaves()
+    assert rank.told() == (PASSED, 4, IN_IT)
+
+
+@pytest.mark.parametrize(("goes_on", "state"), [(True, True), (False, False)])
+def test_what_an_exception_ended_does_not_go_on(goes_on: bool, state: bool, rank: Rank) -> None:
+    rank.entered.begin(CALL, WORDS, 5)
+    rank.entered.left(goes_on)
+    assert rank.entered.goes_on is state and rank.told() == (CALL, 5, IN_IT)
+    rank.entered.end()
+    assert not rank.entered.goes_on and rank.told() == (CALL, 5, OVER)
 
 
 def test_what_the_program_calls_is_not_written_over_while_it_is_in_it(rank: Rank) -> None:

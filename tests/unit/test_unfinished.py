@@ -58,3 +58,14 @@ def test_who_is_behind_in_buckets_that_went_past_never_came_to_the_next(tmp_path
 def test_where_all_ended_nothing_is_said(tmp_path: Path) -> None:
     report = analyze(hanging(tmp_path / "run", {0: 5, 1: 5}, set()))
     assert not [each for each in report.findings if each.id == "distributed.never_ended"]
+
+
+def test_ranks_that_are_not_in_the_same_are_told_apart(tmp_path: Path) -> None:
+    tapes = []
+    for rank, op in enumerate(("all_reduce", "broadcast", "all_reduce")):
+        tapes.append(Tape(process=rank, role=f"rank {rank}", rank=rank))
+        tapes[-1].add("reached", 0, 0, op=op, group="world", sequence=5, is_over=False)
+    report = analyze(open_run(make_run(tmp_path / "run", tapes)))
+    (never,) = [each for each in report.findings if each.id == "distributed.never_ended"]
+    assert never.evidence["unlike"] == {"all_reduce": [0, 2], "broadcast": [1]}
+    assert never.title.endswith("these are not the same, ranks 0, 2 in all_reduce, rank 1 in broadcast")

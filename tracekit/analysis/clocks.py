@@ -3,7 +3,8 @@
 Nobody leaves a meeting before the last one has entered it. Each meeting of two hosts so gives a lower and an upper
 bound for the difference of their clocks. A straight line (offset and drift) is put between them, as far from all of
 them as can be (a linear programme; cf. Doleschal et al. 2008, who interpolate and then correct): what is left to either
-side is how unsure it is.
+side is how unsure it is. Where one host always comes late that is as much as it is late by; but all leave a meeting
+almost together, whoever was late, so the line goes as far towards the one that this tells as the bounds let it.
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from tracekit.analysis.meetings import Meetings
 
 # Of the bounds the tightest count; so many stretches of time have one of each.
 _STRETCHES = 200
+# Who comes last leaves a little later or earlier than the others: meetings of both kinds count alike, if a kind has so
+# many stretches.
+_FEWEST_STRETCHES = 8
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,40 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
     rows = [[1.0, when[each] / scale, 1.0] for each in upper] + [[-1.0, -when[each] / scale, 1.0] for each in lower]
     bounds = [most[each] - middle for each in upper] + [middle - least[each] for each in lower]
     offset, drift, margin = _line(np.array(rows), np.array(bounds))
+    if margin > 0:
+        together = left[own].mean(axis=0) - left[first].mean(axis=0) - middle
+        own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > offset + drift * when / scale
+        leaving = _leaving(stretch, own_last, when / scale, together)
+        offset, drift = _towards(leaving, np.array([offset, drift]), np.array(rows)[:, :2], np.array(bounds))
     return Clock(host, at, middle + offset, drift / scale, margin)
+
+
+def _leaving(
+    stretch: NDArray[np.int64], own_last: NDArray[np.bool_], when: NDArray[np.float64], together: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """The a and b of the line a + b t that runs through by how much later one host leaves; None where too few say so."""
+    points = []
+    for last in (False, True):
+        of_kind = np.flatnonzero(own_last == last)
+        places = [of_kind[stretch[of_kind] == each] for each in np.unique(stretch[of_kind])]
+        if len(places) >= _FEWEST_STRETCHES:
+            points += [(np.median(when[at]), np.median(together[at]), len(places) ** -0.5) for at in places]
+    if not points:
+        return None
+    times, later, weights = np.array(points).T
+    slope, start = np.polyfit(times, later, 1, w=weights)
+    return np.array([start, slope])
+
+
+def _towards(
+    wanted: NDArray[np.float64] | None, line: NDArray[np.float64], rows: NDArray[np.float64], bounds: NDArray[np.float64]
+) -> tuple[float, float]:
+    """From a line that keeps all bounds as far as possible towards the one that is wanted."""
+    if wanted is not None:
+        room, taken = bounds - rows @ line, rows @ (wanted - line)
+        part = np.divide(room, taken, out=np.ones_like(room), where=taken > room).min()
+        line = line + max(min(float(part), 1.0), 0.0) * (wanted - line)
+    return float(line[0]), float(line[1])
 
 
 def _line(rows: NDArray[np.float64], bounds: NDArray[np.float64]) -> tuple[float, float, float]:

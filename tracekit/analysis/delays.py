@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.analysis.meetings import PHASES, Floats, Meetings
+from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
 
 # A phase is named where it is longer by at least this share of a step: more than runs without a delay come to
 # (`benchmarks/delays.py`).
@@ -54,8 +54,8 @@ class Waiting:
     delays: list[Delay]
 
 
-def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
-    """Whose delays the ranks of a group waited for. `step_ns` is the usual step."""
+def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -> Waiting:
+    """Whose delays the ranks of a group waited for. `step_ns` is the usual step; `ends` of all steps, Unix ns."""
     known = meetings.followed
     blame = _blamed(meetings, known)
     waited = float(meetings.waited[:, meetings.seen].sum())
@@ -63,7 +63,7 @@ def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
     by_rank = np.stack([np.bincount(blame.last, phase, len(meetings.ranks)) for phase in blame.phases.T], axis=1)
     delays = [] if not explained else [
         Delay(meetings.ranks[rank], PHASES[phase], by, cost / explained, cost / 1e9, share, always)
-        for by, rank, phase, share, always in _longer(meetings, step_ns)
+        for by, rank, phase, share, always in _longer(meetings, step_ns, ends)
         if (cost := float(by_rank[rank, phase])) > 0
     ]  # fmt: skip
     return Waiting(
@@ -75,12 +75,14 @@ def find_delays(meetings: Meetings, step_ns: float) -> Waiting:
     )
 
 
-def _longer(meetings: Meetings, step_ns: float) -> list[tuple[str, int, int, tuple[float, float, float], bool]]:
+def _longer(
+    meetings: Meetings, step_ns: float, ends: Times | None
+) -> list[tuple[str, int, int, tuple[float, float, float], bool]]:
     """What ranks took longer for than the others: how, the places of rank and phase, by what share of all steps, and
     whether in all of them. Of one phase of a rank the larger kind."""
     found: dict[tuple[int, int], tuple[str, int, int, tuple[float, float, float], bool]] = {}
     ranks = len(meetings.ranks)
-    for by, rank, phase, series, turn in _than_the_others(meetings, step_ns):
+    for by, rank, phase, series, turn in _than_the_others(meetings, step_ns, ends):
         share, always = _interval(series), True
         if share[0] <= NOTABLE[by]:
             of_turn, always = _of_its_turn(series, turn, ranks), False
@@ -106,17 +108,19 @@ def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
     """By kind, the largest share of a step by which a phase of a rank was longer, at least: what `NOTABLE` is to exceed
     in runs without a delay."""
     found = dict.fromkeys(NOTABLE, -np.inf)
-    for by, _, _, series, turn in _than_the_others(meetings, step_ns):
+    for by, _, _, series, turn in _than_the_others(meetings, step_ns, None):
         least = max(_interval(series)[0], _of_its_turn(series, turn, len(meetings.ranks))[0])
         found[by] = max(found[by], least)
     return found
 
 
-def _than_the_others(meetings: Meetings, step_ns: float) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
+def _than_the_others(
+    meetings: Meetings, step_ns: float, ends: Times | None
+) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
     """By kind, and place of a rank and a phase: by how much longer that took than the others' on average, as a share of
     the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns."""
     ranks = len(meetings.ranks)
-    steps, place = np.unique(_steps(meetings, step_ns), return_inverse=True)
+    steps, place = np.unique(_steps(meetings, step_ns, ends), return_inverse=True)
     kinds: dict[str, Callable[[int], Floats]] = {
         "blocked": lambda rank: meetings.blocked[rank],
         "computing": lambda rank: meetings.own[rank] - meetings.blocked[rank],
@@ -157,21 +161,26 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
     last, at = meetings.last[known], np.flatnonzero(known)
     own, kept = meetings.own[last, at], meetings.kept[last, at]
     blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept))
-    came = meetings.entered[last, at]
+    came = meetings.came[last, at]
     for other in range(len(meetings.ranks)):
         longer = np.maximum(own - meetings.own[other, at], 0.0)
         longer_kept = np.maximum(kept - meetings.kept[other, at], 0.0)
         whole = longer.sum(axis=1) + longer_kept
-        waited = (came - meetings.entered[other, at]).astype(np.float64)
+        waited = (came - meetings.came[other, at]).astype(np.float64)
         part = np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0)
         blame.phases[:] += longer * part[:, None]
         blame.kept[:] += longer_kept * part
     return blame
 
 
-def _steps(meetings: Meetings, step_ns: float) -> NDArray[np.int64]:
-    """The number of the step of each meeting, as a group does as much together in every step."""
+def _steps(meetings: Meetings, step_ns: float, ends: Times | None) -> NDArray[np.int64]:
+    """The number of the step of each meeting: by when the steps have ended, if most meetings are among them, as they
+    are not where the job was started again; else as if a group did as much together in every step."""
     left, sequence = meetings.left[0], meetings.sequence
+    if ends is not None:
+        number = np.searchsorted(ends, left)
+        if ((number > 0) & (number < len(ends))).mean() > 0.5:
+            return np.asarray(number)
     after = np.searchsorted(left, left + step_ns * (1 - _SLACK))
     is_there = after < len(left)
     done = sequence[after[is_there]] - sequence[is_there]

@@ -41,7 +41,7 @@ def efficiency(meetings: Meetings) -> Efficiency | None:
     at = np.flatnonzero(meetings.seen)
     if not len(at):
         return None
-    useful = np.maximum(meetings.entered[:, at] - meetings.left[:, at - 1], 0)
+    useful = np.maximum(meetings.came[:, at] - meetings.left[:, at - 1], 0)
     begins, ends = meetings.stretches
     took = int((meetings.left[:, ends].max(axis=0) - meetings.left[:, begins].min(axis=0)).sum())
     of_rank, ideal = useful.sum(axis=1), int(useful.max(axis=0).sum())
@@ -60,7 +60,7 @@ def critical_path(meetings: Meetings) -> dict[str, float]:
         return {}
     last = meetings.last[at]
     own, kept = meetings.own[last, at], meetings.kept[last, at]
-    work = meetings.entered[last, at] - meetings.left[last, at - 1]
+    work = meetings.came[last, at] - meetings.left[last, at - 1]
     known = ~np.isnan(kept)
     path = {phase: float(own[known, place].sum()) for place, phase in enumerate(PHASES)}
     path |= _of_makers(own[known, PHASES.index(LOADING)], meetings.awaited[last, at][known])
@@ -69,7 +69,7 @@ def critical_path(meetings: Meetings) -> dict[str, float]:
     path[NOT_FOLLOWED] = float(work.sum()) - sum(path.values())
     # From here the path goes on with who comes last to the next meeting, when that one has left this one.
     follows = np.where(np.append(np.diff(at) == 1, False), np.roll(last, -1), last)
-    path[TRANSFER] = float((meetings.left[follows, at] - meetings.entered[last, at]).sum())
+    path[TRANSFER] = float((meetings.left[follows, at] - meetings.came[last, at]).sum())
     return {part: taken / 1e9 for part, taken in path.items()}
 
 

@@ -151,8 +151,12 @@ def _never_ended(report: Report) -> list[Finding]:
             if len(each.missing) == 1
             else f"ranks {missing} never came to it"
             if each.missing
+            else "these are not the same"
+            if each.unlike
             else "all ranks that were seen had come to it"
         )
+        for op, ranks in each.unlike.items():
+            rest += f", {'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)} in {op}"
         title = f"{came} in {each.op} number {each.sequence} of group {each.group} at the end; {rest}"
         found.append(Finding("distributed.never_ended", title, msgspec.to_builtins(each)))
     return found

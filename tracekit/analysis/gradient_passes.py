@@ -122,7 +122,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         there=each["there"].to_numpy(),
         back=each["back"].to_numpy(),
         unsure=each["unsure_ns"].to_numpy() / _NS,
-        cpu_per_byte=_cpu_beside(here, passes) / per_step if _has_one_thread(run) else float("nan"),
+        cpu_per_byte=_cpu_beside(here, passes, seen) / per_step if _has_one_thread(run) else float("nan"),
         weights=_weights(here, model),
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
@@ -152,8 +152,9 @@ def _computed(run: Run, passes: pd.DataFrame) -> tuple[float, float]:
     return (float(np.median(before)) / _NS, float(np.median(after)) / _NS) if before else (0.0, 0.0)
 
 
-def _cpu_beside(run: Run, passes: pd.DataFrame) -> float:
-    """CPU time of a rank's other threads for each of its passes, s."""
+def _cpu_beside(run: Run, passes: pd.DataFrame, with_buckets: pd.DataFrame) -> float:
+    """CPU time of a rank's other threads for each of its passes that have buckets, s: before one, gradients may have
+    been added up in several others."""
     increases, found = Increases(run, ["process.cpu_ns"]), []
     for process, own in passes.groupby("process"):
         first, last = int(own["start_ns"].min()), int(own["start_ns"].max())
@@ -165,7 +166,8 @@ def _cpu_beside(run: Run, passes: pd.DataFrame) -> float:
         )
         cpu, span = float(rows["cpu"].iloc[0] or 0), float(rows["span"].iloc[0] or 0)
         if span > 0 and not np.isnan(whole):
-            each = float(np.median(np.diff(np.sort(own["start_ns"].to_numpy()))))  # between two, some are left out
+            sent = own.merge(with_buckets, on=["process", "number"])["start_ns"]
+            each = float(np.median(np.diff(np.sort(sent.to_numpy()))))  # between two, some are left out
             found.append((whole - cpu / span) * each / _NS)
     return max(float(np.mean(found)), 0.0) if found else float("nan")
 

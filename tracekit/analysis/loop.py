@@ -59,12 +59,13 @@ class Rows:
 
 
 # Communication that the loop waits for: calls that return when it is done, and of the buckets of a backward pass the
-# last one, after which that pass only waits for them.
+# last one, after which that pass only waits for them. Of several models in one pass each has a last one, and the pass
+# goes on after all but one of these.
 WAITED_FOR = """
-    SELECT * EXCLUDE (following) FROM (
-        SELECT *, lead(bucket) OVER (PARTITION BY process ORDER BY ready_ns, start_ns) AS following FROM collectives
-        WHERE coalesce(bucket, -1) >= 0
-    ) WHERE coalesce(following, 0) = 0
+    SELECT * EXCLUDE (following, ready_then) FROM (
+        SELECT *, lead(bucket) OVER sent AS following, lead(ready_ns) OVER sent AS ready_then FROM collectives
+        WHERE coalesce(bucket, -1) >= 0 WINDOW sent AS (PARTITION BY process ORDER BY ready_ns, start_ns)
+    ) WHERE following IS NULL OR (following = 0 AND ready_then >= start_ns + duration_ns)
     UNION ALL
     SELECT * FROM collectives WHERE NOT coalesce(is_async, false) AND coalesce(bucket, -1) < 0
 """

@@ -2,7 +2,8 @@
 
 A rank enters a meeting when it begins a collective that it waits for, or has sent the last bucket of a backward pass,
 and leaves when that is done. Nobody leaves before the last one has entered: so what each waited is told by when that
-one came, and the rest is transfer.
+one came, and the rest is transfer. On its way a rank may be held by other communication that it waits in, as for what
+one rank gives to all, or for the ranks of another group: it would have come as much earlier, had nobody held it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from tracekit.analysis.awaited import MAKERS, Awaited, done_until
 from tracekit.analysis.loop import WAITED_FOR
 from tracekit.analysis.people import Person, find_people
+from tracekit.record.wire import WAIT_FOR
 from tracekit.run.reader import Run
 
 Floats = NDArray[np.float64]
@@ -23,20 +25,25 @@ Times = NDArray[np.int64]
 
 GARBAGE = "GC"
 PHASES = ["loading", "forward", "backward", "optimizer", "communication", GARBAGE, "other"]
-_UNKNOWN, _KEPT = len(PHASES), len(PHASES) + 1
+_HELD = "held"
+_UNKNOWN, _KEPT, _ELSEWHERE = len(PHASES), len(PHASES) + 1, len(PHASES) + 2
 
 # From these nobody goes before all have come; a broadcast's root does, say.
 _OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
     'all_gather_into_tensor', 'all_gather_object', 'all_gather_single', 'all_reduce', 'all_reduce_coalesced',
     'all_to_all', 'all_to_all_single', 'barrier', 'monitored_barrier', 'reduce_scatter', 'reduce_scatter_single',
     'reduce_scatter_tensor')"""
-_ENTERED = f"""
-    SELECT "group", sequence, start_ns AS entered_ns, start_ns + duration_ns AS left_ns
-    FROM ({WAITED_FOR}) WHERE sequence >= 0 AND coalesce(unsure_ns, 0) >= 0 AND op IN {_OF_ALL}
-    ORDER BY "group", sequence, start_ns
+# What a rank waits in until it is done. What it waits for later than it has begun it, it enters as it waits.
+_WAITED_IN = f"""
+    SELECT thread, waited."group", start_ns AS entered_ns, start_ns + duration_ns AS left_ns,
+           CASE WHEN coalesce(begun.op, waited.op) IN {_OF_ALL}
+                THEN coalesce(begun.sequence, waited.sequence) ELSE -1 END AS sequence
+    FROM ({WAITED_FOR}) AS waited LEFT JOIN (
+        SELECT process, ready_ns, op, sequence FROM collectives WHERE is_async AND coalesce(bucket, -1) < 0
+    ) AS begun
+    ON begun.process = waited.process AND begun.ready_ns = waited.ready_ns AND waited.op = '{WAIT_FOR}' || begun.op
+    WHERE coalesce(unsure_ns, 0) >= 0 ORDER BY waited."group", 5, start_ns
 """
-
-
 _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 'garbage' ORDER BY start_ns"
 
 
@@ -64,7 +71,7 @@ class Meetings:
     in ns. `seen` (K): whether everything from the one before on was recorded, and no step left out; of the first one it
     is not. `own`, (N, K, phase), ns: what the rank took from leaving the
     one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU, `kept`
-    (N, K); of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN
+    (N, K), or `held` by other communication (N, K); of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN
     where that was not followed, as before the first meeting. Of its loading, who made the batches took so much for each
     of `MAKERS`, `awaited` (N, K, 2)."""
 
@@ -79,12 +86,18 @@ class Meetings:
     own: Floats
     blocked: Floats
     kept: Floats
+    held: Times
     awaited: Floats
+
+    @property
+    def came(self) -> Times:
+        """When each rank would have entered, had nothing held it on its way (N, K)."""
+        return self.entered - self.held
 
     @property
     def last(self) -> NDArray[np.intp]:
         """Who came last, by meeting: the place of the rank in `ranks`."""
-        return self.entered.argmax(axis=0)
+        return self.came.argmax(axis=0)
 
     @property
     def stretches(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -99,24 +112,33 @@ class Meetings:
 
     @property
     def waited(self) -> Times:
-        """For how long each rank waited for the last one (N, K), ns."""
-        return self.entered.max(axis=0) - self.entered
+        """For how long each rank waited for the last one (N, K), there or where it was held before, ns."""
+        return self.came.max(axis=0) - self.came
 
     @property
     def transfer(self) -> Times:
         """What went by from when the last one came until each left (N, K), ns."""
-        return np.maximum(self.left - self.entered.max(axis=0), 0)
+        return np.maximum(self.left - self.came.max(axis=0), 0)
 
 
 def find_ways(run: Run, who: Person) -> list[Way]:
     """Those of a rank, by group; [] of other processes. `run` is what was recorded of that process; of its loaders'
     workers is asked what they did for it."""
-    met = run.sql(_ENTERED).drop_duplicates(["group", "sequence"]) if who.rank >= 0 else pd.DataFrame()
+    waits = run.sql(_WAITED_IN) if who.rank >= 0 else pd.DataFrame()
+    met = waits[waits["sequence"] >= 0].drop_duplicates(["group", "sequence"]) if len(waits) else waits
     if met.empty:
         return []
     with_workers = run.of(who.process, *who.workers) if who.workers else run
     path, awaited = _Path.of(run), Awaited.of(with_workers, who.process)
-    return [_way(who, str(group), rows, path, awaited) for group, rows in met.groupby("group")]
+    on_path = waits[waits["thread"] == path.thread]
+    found = []
+    for group, rows in met.groupby("group"):
+        # A program may wait for what it has begun in another order: of those, what it waits for last.
+        rows = rows[rows["entered_ns"] >= rows["left_ns"].cummax().shift(fill_value=0)]
+        others = on_path[~on_path["entered_ns"].isin(rows["entered_ns"])][["entered_ns", "left_ns"]]
+        held = path.held_by(others.sort_values("entered_ns").to_numpy(np.int64))
+        found.append(_way(who, str(group), rows, held, awaited))
+    return found
 
 
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
@@ -135,15 +157,17 @@ def find_meetings(run: Run) -> Iterator[Meetings]:
 def meetings_of(ways: Sequence[Way], people: Sequence[Person]) -> Iterator[Meetings]:
     """Where the ranks of each group met, the groups that met most often first. Meetings that a rank of the group has no
     record of are left out: its way to the next one began at the one before."""
-    launches: dict[tuple[int, int], list[int]] = {}  # a program may start all of them again, as other processes
+    # A program may start all of them again, as other processes; or as more or fewer.
+    launches: dict[tuple[int, int, int], list[int]] = {}
     for who in (each for each in people if not each.is_loader_worker):
-        launches.setdefault((who.rank, who.attempt), []).append(who.process)
-    groups: dict[tuple[int, int, str], list[Way]] = {}
+        launches.setdefault((who.rank, who.attempt, who.world), []).append(who.process)
+    groups: dict[tuple[int, int, int, str], list[Way]] = {}
     for way in ways:
-        launch = launches[way.who.rank, way.who.attempt].index(way.who.process)
-        groups.setdefault((way.who.attempt, launch, way.group), []).append(way)
+        who = way.who
+        launch = launches[who.rank, who.attempt, who.world].index(who.process)
+        groups.setdefault((who.attempt, who.world, launch, way.group), []).append(way)
     often = sorted(sorted(groups.items()), key=lambda each: -sum(len(way.sequence) for way in each[1]))
-    for (attempt, _, group), members in often:
+    for (attempt, _, _, group), members in often:
         common = reduce(np.intersect1d, [way.sequence for way in members])
         if len(members) > 1 and len(common):
             yield _meetings(group, attempt, sorted(members, key=lambda way: way.who.rank), common)
@@ -153,6 +177,7 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
     kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
+    held = np.zeros_like(entered)
     seen = np.arange(len(common)) > 0
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
@@ -161,43 +186,54 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         left_out = took[:, _UNKNOWN, 0] > 0
         took[left_out], seen[1:] = np.nan, seen[1:] & ~left_out
         own[at, 1:], blocked[at, 1:] = took[:, : len(PHASES), 0], took[:, : len(PHASES), 1]
-        kept[at, 1:] = took[:, _KEPT, 0]
+        kept[at, 1:], held[at, 1:] = took[:, _KEPT, 0], np.nan_to_num(took[:, _ELSEWHERE, 0]).round()
         awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
-    return Meetings(group, attempt, ranks, hosts, common, seen, entered, left, own, blocked, kept, awaited)
+    return Meetings(group, attempt, ranks, hosts, common, seen, entered, left, own, blocked, kept, held, awaited)
 
 
 @dataclass(frozen=True)
 class _Path:
-    """What the loop of a rank had done by each change of phase, ns (changes, phases + 2, 2): its own time in each
-    phase, and for how long it was blocked in it; then the same where the phase is not known; and for how long it had
-    been kept from its CPU. While Python collects all garbage nothing else runs: that is a phase of its own."""
+    """What the loop of a rank, on its `thread`, had done by each change of phase, ns (changes, phases + 3, 2): its own
+    time in each phase, and for how long it was blocked in it; then the same where the phase is not known; for how long
+    it had been kept from its CPU; and held. While Python collects all garbage nothing else runs: that is a phase of its
+    own."""
 
+    changes: pd.DataFrame
+    thread: int
     times: Times
     done: Floats
 
     @classmethod
     def of(cls, run: Run) -> "_Path":
-        rows = run.sql("SELECT thread, start_ns, phase, cpu_ns, delayed_ns FROM changes ORDER BY start_ns")
+        rows, thread = run.sql("SELECT thread, start_ns, phase, cpu_ns, delayed_ns FROM changes ORDER BY start_ns"), -1
         if len(rows):  # one process may have made several loops, on several threads: the busiest counts
-            rows = rows[rows["thread"] == rows["thread"].mode().iloc[0]]
-            rows = with_garbage(rows, run.sql(_COLLECTIONS).to_numpy(np.int64))
-        places = {name: place for place, name in enumerate(PHASES)}
+            thread = int(rows["thread"].mode().iloc[0])
+            rows = with_parts(rows[rows["thread"] == thread], run.sql(_COLLECTIONS).to_numpy(np.int64), GARBAGE)
+        return cls._through(rows, thread)
+
+    def held_by(self, waits: Times) -> "_Path":
+        """The same, of which it was held for some time (n, from and to: ns)."""
+        return self._through(with_parts(self.changes, waits, _HELD), self.thread) if len(waits) else self
+
+    @classmethod
+    def _through(cls, rows: pd.DataFrame, thread: int) -> "_Path":
+        places = {name: place for place, name in enumerate(PHASES)} | {_HELD: _ELSEWHERE}
         phase = np.array([places.get(str(name), _UNKNOWN) for name in rows["phase"]], dtype=np.intp)[:-1]
         times, delayed, cpu = (rows[name].to_numpy(np.int64) for name in ("start_ns", "delayed_ns", "cpu_ns"))
         took = np.diff(times).astype(np.float64)
         is_known = (delayed[:-1] >= 0) & (delayed[1:] >= 0)
         kept = np.where(is_known, np.clip(np.diff(delayed), 0, took), 0.0)
-        done = np.zeros((len(times), _KEPT + 1, 2))
+        done = np.zeros((len(times), _ELSEWHERE + 1, 2))
         if len(times):
             after = np.arange(1, len(times))
             done[after, phase, 0] = took - kept
             done[after, phase, 1] = np.maximum(took - kept - np.diff(cpu), 0.0)
             done[after, _KEPT, 0] = kept
-        return cls(times, done.cumsum(axis=0))
+        return cls(rows, thread, times, done.cumsum(axis=0))
 
     def until(self, moments: Times) -> Floats:
-        """What it had done by each moment (n, phases + 2, 2), as within a phase it does it evenly; NaN where it was not
+        """What it had done by each moment (n, phases + 3, 2), as within a phase it does it evenly; NaN where it was not
         followed yet, or not any more."""
         if len(self.times) < 2:
             return np.full((len(moments), *self.done.shape[1:]), np.nan)
@@ -206,14 +242,15 @@ class _Path:
         return found
 
 
-def with_garbage(changes: pd.DataFrame, collections: Times) -> pd.DataFrame:
-    """Changes of phase, and those to and from collections of garbage (n, from and to: ns) between them. A collection
-    computes as long as the thread did at most; what else it did, it did evenly over the rest of its phase."""
+def with_parts(changes: pd.DataFrame, parts: Times, phase: str) -> pd.DataFrame:
+    """Changes of phase, and those to and from parts of a phase (n, from and to: ns) that are another one, as to collect
+    garbage. A part computes as long as the thread did at most; what else it did, it did evenly over the rest of its
+    phase."""
     times, cpu, delayed = (changes[name].to_numpy(np.int64) for name in ("start_ns", "cpu_ns", "delayed_ns"))
     phases, thread = changes["phase"].to_numpy(), changes["thread"].iloc[0]
     before: dict[int, tuple[int, int, int]] = {}  # the last change in the midst of a phase, by the place of that
     more = []
-    for start, end in collections.tolist():
+    for start, end in parts.tolist():
         at = int(np.searchsorted(times, start, "right")) - 1
         if not 0 <= at < len(times) - 1 or phases[at] not in PHASES:
             continue
@@ -225,7 +262,7 @@ def with_garbage(changes: pd.DataFrame, collections: Times) -> pd.DataFrame:
         cpu_then = had_cpu + round((int(cpu[at + 1]) - had_cpu - computed) * share)
         is_known = had_waited >= 0 and delayed[at + 1] >= 0
         waited_then = had_waited + round((int(delayed[at + 1]) - had_waited) * share) if is_known else -1
-        more.append((thread, start, GARBAGE, cpu_then, waited_then))
+        more.append((thread, start, phase, cpu_then, waited_then))
         if end < times[at + 1]:
             more.append((thread, end, phases[at], cpu_then + computed, waited_then))
         before[at] = end, cpu_then + computed, waited_then

@@ -7,8 +7,8 @@ from tracekit.run.reader import Run
 
 @dataclass(frozen=True)
 class Person:
-    """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none; `began_ns`
-    is Unix time; `workers` are the processes that its loaders started."""
+    """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none, of a `world`
+    of so many; `began_ns` is Unix time; `workers` are the processes that its loaders started."""
 
     process: int
     role: str | None = None
@@ -17,6 +17,7 @@ class Person:
     host: str = ""
     began_ns: int | None = None
     workers: tuple[int, ...] = ()
+    world: int = -1
 
     @property
     def is_helper(self) -> bool:
@@ -42,14 +43,14 @@ def find_people(run: Run) -> list[Person]:
     rows = run.sql(
         "SELECT process, coalesce(any_value(role), '') AS role, coalesce(max(rank), -1) AS rank, "
         "coalesce(max(attempt), 0) AS attempt, coalesce(any_value(host), '') AS host, min(start_ns) AS start_ns, "
-        "max(worker) AS worker "
+        "max(worker) AS worker, coalesce(max(world_size), -1) AS world "
         "FROM processes GROUP BY process ORDER BY process"
     )
     workers = _workers(run) if (rows["worker"] >= 0).any() else {}
     return [
         Person(
             int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns),
-            tuple(workers.get(int(row.process), ())),
+            tuple(workers.get(int(row.process), ())), int(row.world),
         )
         for row in rows.itertuples(index=False)
     ]  # fmt: skip

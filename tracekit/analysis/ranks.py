@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import Delay, find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
-from tracekit.analysis.meetings import Meetings, Way, meetings_of
+from tracekit.analysis.meetings import Meetings, Times, Way, meetings_of
 from tracekit.analysis.people import Person
 from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, NeverEnded, RankGroup
 from tracekit.analysis.steps import Steps
@@ -17,23 +17,29 @@ from tracekit.run.reader import Run
 
 def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> list[RankGroup]:
     """What is known of each group of ranks that met at least twice, those that met most often first."""
-    usual = steps.of(steps.main)["duration_ns"].median()
-    return [_group(each, float(usual)) for each in meetings_of(ways, people) if each.entered.shape[1] > 1]
+    own = steps.of(steps.main)
+    usual, ends = float(own["duration_ns"].median()), (own["start_ns"] + own["duration_ns"]).to_numpy(np.int64)
+    return [_group(each, usual, ends) for each in meetings_of(ways, people) if each.entered.shape[1] > 1]
 
 
 def unfinished(run: Run) -> list[NeverEnded]:
     """What ranks were in when they came to their end."""
     return [
-        NeverEnded(str(row.group), int(row.attempt), str(row.op), int(row.sequence), row.ranks, row.missing)
+        NeverEnded(
+            str(row.group), int(row.attempt), " and ".join(row.ranks), int(row.sequence),
+            sorted(rank for ranks in row.ranks.values() for rank in ranks), row.missing,
+            row.ranks if len(row.ranks) > 1 else {},
+        )
         for row in never_ended(run).itertuples()
-    ]
+    ]  # fmt: skip
 
 
-def _group(as_recorded: Meetings, step_ns: float) -> RankGroup:
+def _group(as_recorded: Meetings, step_ns: float, step_ends: Times) -> RankGroup:
     meetings, clocks = aligned(as_recorded)
     begins, ends = meetings.stretches
     spent = float((meetings.left[:, ends] - meetings.left[:, begins]).sum()) / 1e9
-    found = find_delays(meetings, step_ns if step_ns > 0 else float(np.diff(meetings.left[0]).mean()))
+    usual_ns = step_ns if step_ns > 0 else float(np.diff(meetings.left[0]).mean())
+    found = find_delays(meetings, usual_ns, np.sort(step_ends))
     shared = efficiency(meetings)
     tree = {} if shared is None else {
         "parallel": shared.parallel,

@@ -292,7 +292,8 @@ class RankGroup(msgspec.Struct):
 
 class NeverEnded(msgspec.Struct):
     """Communication that `ranks` were in when they came to their end, number `sequence` of the group. `missing` ranks
-    of the group never came to it: each with the number of what it came to last."""
+    of the group never came to it: each with the number of what it came to last. `unlike`: where not all were in the
+    same, which ranks were in which."""
 
     group: str
     attempt: int
@@ -300,6 +301,7 @@ class NeverEnded(msgspec.Struct):
     sequence: int
     ranks: list[int]
     missing: list[tuple[int, int]]
+    unlike: dict[str, list[int]] = {}
 
 
 class BucketForecast(msgspec.Struct):

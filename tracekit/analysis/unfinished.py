@@ -1,18 +1,21 @@
 """Communication that never ended: who was in it, and who never came."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pandas as pd
 
 from tracekit.record.wire import PASSED
 from tracekit.run.reader import Run
 
-# The ranks of a run. `launch`: a program may start all of them again, as other processes.
+# The ranks of a run. `launch`: a program may start all of them again, as other processes, or as more or fewer.
 _RANKS = """
-    SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host,
-           dense_rank() OVER (PARTITION BY rank, coalesce(attempt, 0) ORDER BY process) - 1 AS launch
-    FROM (SELECT DISTINCT process, rank, attempt, host FROM processes WHERE rank >= 0)
+    SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host, concat(world_size, ':',
+           dense_rank() OVER (PARTITION BY rank, coalesce(attempt, 0), world_size ORDER BY process)) AS launch
+    FROM (SELECT DISTINCT process, rank, attempt, host, world_size FROM processes WHERE rank >= 0)
 """
 _IN_IT = f"""
-    SELECT attempt, launch, "group", sequence, min(op) AS op, list(DISTINCT who.rank) AS ranks
+    SELECT attempt, launch, "group", sequence, list(DISTINCT {{'op': op, 'rank': who.rank}}) AS inside
     FROM reached JOIN ({_RANKS}) AS who ON who.process = reached.process
     WHERE NOT is_over AND sequence >= 0 GROUP BY attempt, launch, "group", sequence
     -- Who was in buckets that went past us, and came to less than others, was about to come to the next one.
@@ -31,7 +34,7 @@ _REACHED = f"""
 
 
 def never_ended(run: Run) -> pd.DataFrame:
-    """What ranks were in when they came to their end: `attempt`, `group`, `sequence`, `op`, the `ranks` in it, and
+    """What ranks were in when they came to their end: `attempt`, `group`, `sequence`, the `ranks` in each `op`, and
     those of the group that never came, `missing`: a list of (rank, the number of what it came to last)."""
     found = run.sql(_IN_IT)
     if found.empty:
@@ -42,4 +45,13 @@ def never_ended(run: Run) -> pd.DataFrame:
         same = reached[(reached[["attempt", "launch", "group"]] == [row.attempt, row.launch, row.group]).all(axis=1)]
         behind = same[same["sequence"] < row.sequence].sort_values("rank")
         missing.append([(int(each.rank), int(each.sequence)) for each in behind.itertuples()])
-    return found.assign(missing=missing, ranks=[sorted(int(rank) for rank in ranks) for ranks in found["ranks"]])
+    return found.assign(missing=missing, ranks=[_by_op(each) for each in found["inside"]])
+
+
+def _by_op(inside: Iterable[dict[str, Any]]) -> dict[str, list[int]]:
+    """The ranks in each op. Buckets that went past us are what others have seen begin, or about to be."""
+    found: dict[str, list[int]] = {}
+    for each in sorted(inside, key=lambda each: (each["op"] == PASSED, each["op"], each["rank"])):
+        op = next(iter(found), PASSED) if each["op"] == PASSED else str(each["op"])
+        found.setdefault(op, []).append(int(each["rank"]))
+    return {op: sorted(ranks) for op, ranks in found.items()}

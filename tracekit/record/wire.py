@@ -48,6 +48,9 @@ USED, ALL_USED, SOME_UNUSED = "used parameters", "all parameters used", "some pa
 
 # What a rank was in whose buckets went past us, and came to that one of them.
 PASSED = "the gradient buckets up to"
+# Where the program waits for what it has begun: behind this what that is, if that is known.
+WAIT = "wait"
+WAIT_FOR = f"{WAIT} for "
 
 
 class Kind(IntEnum):

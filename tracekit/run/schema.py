@@ -105,7 +105,8 @@ TABLES: dict[str, pa.Schema] = {
     # all of them take part. `bucket`: the gradients of DistributedDataParallel, by their turn in a backward pass; -1
     # for what the program calls itself. `ready_ns` is when the data could have been sent, `start_ns` when it was given
     # to the backend, after the hook of the program, if it has one. Where the program does not wait the end is when it
-    # was first found done, and may be earlier by `unsure_ns`; -1 where it was not seen, as on devices.
+    # was first found done, and may be earlier by `unsure_ns`; -1 where it was not seen, as on devices. Where it waits
+    # later for what it has begun that is a row of its own, `wait for` it, with the same `ready_ns`.
     "collectives": _table(
         ("op", _NAME),
         ("group", _NAME),

@@ -1,5 +1,5 @@
 """Two ranks of which one never comes to the third all-reduce, or to a late bucket of a model (`--bucket`), started by
-torchrun. Nothing of it ends by itself."""
+torchrun. Nothing of it ends by itself, unless the other one loses its patience (`--patience SECONDS`)."""
 
 import sys
 import time
@@ -8,7 +8,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+patience_s = float(sys.argv[sys.argv.index("--patience") + 1]) if "--patience" in sys.argv else 300.0
+dist.init_process_group("gloo", timeout=timedelta(seconds=patience_s))
 
 
 def leave_the_other_alone() -> None:

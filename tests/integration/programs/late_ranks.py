@@ -77,14 +77,17 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--width", type=int, default=512)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--by-hand", action="store_true", help="gradients are averaged by the program itself")
 options = parser.parse_args()
 state = {"step": -1}
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 torch.set_num_threads(1)
-model = nn.parallel.DistributedDataParallel(Model(options.width), bucket_cap_mb=1)
+model: nn.Module = Model(options.width)
+if not options.by_hand:
+    model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
 if options.phase == "communication":
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(None, hook)  # type: ignore[operator]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 optimizer.register_step_pre_hook(lambda *_: late("optimizer"))
 took = []
@@ -95,6 +98,11 @@ for number in range(options.steps):
     loss = model(next(stream)).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
+    if options.by_hand:
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        for work in [dist.all_reduce(each, async_op=True) for each in gradients]:
+            assert work is not None
+            work.wait()
     optimizer.step()
     took.append(time.perf_counter() - began)
 if dist.get_rank() == 0:
