@@ -234,7 +234,12 @@ class Buckets:
             is_bucket = op == self._bucket
             how = self._number(state, sort) if is_bucket else ASYNC_CALL
             self._add(op, sort, number, ready, ready, how, work.is_completed)
-            if is_bucket and state.seen == state.before and self._agent.phases is not None and self._has_all_gradients():
+            if (
+                is_bucket
+                and state.seen == state.before
+                and self._agent.phases is not None
+                and self._has_all_gradients()
+            ):
                 self._agent.phases.enter(COMMUNICATION)
             self._spent(clock() - begun)
         except Exception as error:

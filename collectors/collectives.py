@@ -30,6 +30,8 @@ _OF_ALL = (
 )  # fmt: skip
 # Not isend and irecv, which `batch_isend_irecv` wants to be torch's own.
 _OF_TWO = ("recv", "send", "recv_object_list", "send_object_list")
+# Of what is waited for and not known, a wait that is no longer than it takes to note it holds nobody.
+_NOTICED_NS = 30_000
 
 
 class Collectives:
@@ -184,11 +186,13 @@ class Collectives:
                 end = clock()
                 phases.leave(COMMUNICATION)
                 try:
-                    op, words, ready = unknown, self._no_words, begun
                     if sent is not None:
                         op, words, ready = self._waits[sent.op], sent.group_and_dtype, sent.ready
-                    self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
-                    self.look()
+                        self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
+                        self.look()
+                    elif end - begun > _NOTICED_NS:
+                        words = self._no_words
+                        self._in_flight.note(Sent(unknown, begun, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
                 except Exception as error:
                     agent.fail("collectives", error)
 

@@ -53,8 +53,8 @@ def ranks_run(
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
     each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
     phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells. Before
-    the forward pass rank 0 `gives` all others its buffers, which they wait for; behind `extra` steps all meet once more.
-    """
+    the forward pass rank 0 `gives` all others its buffers, which they wait for; behind `extra` steps all meet once
+    more."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)

@@ -421,8 +421,8 @@ if __name__ == "__main__":
     ],
 )
 def test_loaders_that_no_model_is_about_are_left_out_and_that_is_said(kind: str, why: str, tmp_path: Path) -> None:
-    """GIVEN a loader that is made anew with other workers, or with another sampler, or has two iterators at once, or one
-    that another thread reads ahead THEN nothing is told of its waiting, nor recommended for it."""
+    """GIVEN a loader that is made anew with other workers, or another sampler, or has two iterators at once, or that
+    another thread reads ahead THEN nothing is told of its waiting, nor recommended for it."""
     (tmp_path / "program.py").write_text(ODD_KINDS)
     done = record([sys.executable, str(tmp_path / "program.py"), kind], tmp_path / "run")
     assert done.code == 0, done.err

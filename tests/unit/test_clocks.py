@@ -15,8 +15,8 @@ BEGIN_NS = 1_750_000_000_000_000_000
 
 
 def met(hosts: list[str], seed: int = 0, transfer_ns: int = ONE_WAY_NS, last_late_ns: int = 0) -> Meetings:
-    """Ranks that meet for a minute; who is last changes, unless the last one is later by more, and each leaves when what
-    the last one sent has come."""
+    """Ranks that meet for a while; who comes last changes, unless the last rank is later by more, and each leaves when
+    what the last one sent has come."""
     random = np.random.default_rng(seed)
     steps = BEGIN_NS + np.arange(MEETINGS) * STEP_NS
     entered = steps + random.integers(0, STEP_NS // 4, (len(hosts), MEETINGS))

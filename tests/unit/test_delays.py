@@ -43,7 +43,9 @@ def test_who_waits_for_buffers_of_another_one_is_not_late(late: int, tmp_path: P
     """GIVEN ranks that wait for the buffers of rank 0 before the forward pass, and one whose loading is late THEN it is
     named alone, with all that it cost the other; nobody, where none is late."""
     planted = delay("loading", SHARE * STEP_MS, lambda step: late)
-    found = find_delays(meetings_of(ranks_run(tmp_path / "run", 2, longer=both(planted, noise(0.003)), gives=True)), STEP_NS)
+    found = find_delays(
+        meetings_of(ranks_run(tmp_path / "run", 2, longer=both(planted, noise(0.003)), gives=True)), STEP_NS
+    )
     assert [(each.rank, each.phase) for each in found.delays] == [(late, "loading")]
     assert found.delays[0].cost_s == pytest.approx(SHARE * STEP_MS * 200 / 1e3, rel=0.15)
     clean = ranks_run(tmp_path / "clean", 2, longer=noise(0.003), gives=True)
@@ -54,7 +56,9 @@ def test_turns_are_told_by_the_steps_whatever_else_is_communicated(tmp_path: Pat
     """GIVEN ranks that are late in turns, and one more meeting of all behind every tenth step."""
     late = both(delay("forward", SHARE * STEP_MS, lambda step: step % 2), noise(0.003))
     (group,) = analyze(ranks_run(tmp_path / "run", 2, longer=late, extra=lambda step: step % 10 == 9)).ranks
-    assert {(each.rank, each.phase, each.always) for each in group.delays} == {(rank, "forward", False) for rank in (0, 1)}
+    assert {(each.rank, each.phase, each.always) for each in group.delays} == {
+        (rank, "forward", False) for rank in (0, 1)
+    }
 
 
 def test_ranks_of_another_world_are_not_met(tmp_path: Path) -> None:

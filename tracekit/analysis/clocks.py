@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from tracekit.analysis.meetings import Meetings
+from tracekit.analysis.meetings import Floats, Meetings
 
 # Of the bounds the tightest count; so many stretches of time have one of each.
 _STRETCHES = 200
@@ -77,10 +77,8 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
     return Clock(host, at, middle + offset, drift / scale, margin)
 
 
-def _leaving(
-    stretch: NDArray[np.int64], own_last: NDArray[np.bool_], when: NDArray[np.float64], together: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
-    """The a and b of the line a + b t that runs through by how much later one host leaves; None where too few say so."""
+def _leaving(stretch: NDArray[np.int64], own_last: NDArray[np.bool_], when: Floats, together: Floats) -> Floats | None:
+    """The a and b of the line a + b t through how much later one host leaves; None where too few say so."""
     points = []
     for last in (False, True):
         of_kind = np.flatnonzero(own_last == last)
@@ -94,9 +92,7 @@ def _leaving(
     return np.array([start, slope])
 
 
-def _towards(
-    wanted: NDArray[np.float64] | None, line: NDArray[np.float64], rows: NDArray[np.float64], bounds: NDArray[np.float64]
-) -> tuple[float, float]:
+def _towards(wanted: Floats | None, line: Floats, rows: Floats, bounds: Floats) -> tuple[float, float]:
     """From a line that keeps all bounds as far as possible towards the one that is wanted."""
     if wanted is not None:
         room, taken = bounds - rows @ line, rows @ (wanted - line)
@@ -105,7 +101,7 @@ def _towards(
     return float(line[0]), float(line[1])
 
 
-def _line(rows: NDArray[np.float64], bounds: NDArray[np.float64]) -> tuple[float, float, float]:
+def _line(rows: Floats, bounds: Floats) -> tuple[float, float, float]:
     """The a, b and the largest m with rows (a, b, m) <= bounds. Where m would be negative some bounds are wrong, as
     where a thread was kept from its CPU just as it looked at the clock: then the line that breaks the fewest by the
     least, and that m."""
@@ -124,12 +120,12 @@ def _line(rows: NDArray[np.float64], bounds: NDArray[np.float64]) -> tuple[float
     return float(found[0]), float(found[1]), float(found[2])
 
 
-def _stretches(when: NDArray[np.float64]) -> NDArray[np.int64]:
+def _stretches(when: Floats) -> NDArray[np.int64]:
     length = max(float(np.ptp(when)), 1.0)
     return np.minimum((when - when.min()) / length * _STRETCHES, _STRETCHES - 1).astype(np.int64)
 
 
-def _tightest(stretch: NDArray[np.int64], bounds: NDArray[np.float64]) -> list[int]:
+def _tightest(stretch: NDArray[np.int64], bounds: Floats) -> list[int]:
     """The place of the smallest bound of each stretch of time."""
     order = np.lexsort((bounds, stretch))
     return order[np.append(True, np.diff(stretch[order]) > 0)].tolist()

@@ -69,11 +69,11 @@ class Meetings:
     """The meetings of one group in one attempt of the job, by their `sequence` among all that the group has done
     together (K): `ranks` (N), their `hosts` (N), and by rank and meeting (N, K) when it `entered` and `left`, Unix time
     in ns. `seen` (K): whether everything from the one before on was recorded, and no step left out; of the first one it
-    is not. `own`, (N, K, phase), ns: what the rank took from leaving the
-    one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU, `kept`
-    (N, K), or `held` by other communication (N, K); of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN
-    where that was not followed, as before the first meeting. Of its loading, who made the batches took so much for each
-    of `MAKERS`, `awaited` (N, K, 2)."""
+    is not. `own`, (N, K, phase), ns: what the rank took from leaving the one before to entering it, in the order of
+    `PHASES`, less the time for which it was kept from its CPU, `kept` (N, K), or `held` by other communication (N, K);
+    of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN where that
+    was not followed, as before the first meeting. Of its loading, who made the batches took so much for each of
+    `MAKERS`, `awaited` (N, K, 2)."""
 
     group: str
     attempt: int

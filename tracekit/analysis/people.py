@@ -7,8 +7,8 @@ from tracekit.run.reader import Run
 
 @dataclass(frozen=True)
 class Person:
-    """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none, of a `world`
-    of so many; `began_ns` is Unix time; `workers` are the processes that its loaders started."""
+    """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none, of a
+    `world` of so many; `began_ns` is Unix time; `workers` are the processes that its loaders started."""
 
     process: int
     role: str | None = None

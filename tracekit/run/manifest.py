@@ -158,7 +158,7 @@ class Manifest(msgspec.Struct):
 
     @property
     def may_use_gpu(self) -> bool:
-        """Whether the program may have given work to a GPU: the machine has one, and nobody saw that it was left alone."""
+        """Whether the program may have used a GPU: the machine has one, and nobody saw that it was left alone."""
         return bool(self.gpus) and (self.torch is None or self.torch.on_gpu is not False)
 
     def is_on(self, node: str) -> bool:
