@@ -49,11 +49,14 @@ class _Sort:
 @dataclass(eq=False)
 class _Pass:
     """The buckets of one model in the backward pass that is under way, and how many the one before had. `sort` is that
-    of the last one that was looked at."""
+    of the last one that was looked at; `looks`: the one before looked for unused parameters, as this one `has_looked`.
+    """
 
     seen: int = 0
     before: int = -1
     sort: _Sort | None = None
+    looks: bool = False
+    has_looked: bool = False
 
 
 class Buckets:
@@ -128,14 +131,16 @@ class Buckets:
 
     def turn(self, follows: bool) -> None:
         """Let buckets go past us where steps are not followed, if we can number them afterwards: those of all models
-        that share one group."""
+        that share one group. Not of those that look for unused parameters: what they never find is worth to be told."""
         if follows:
             self._see_all()
             return
         for state in list(self._passes):
             state.seen = 0
-        sorts = {each: each._tracekit[1].state.sort for each in list(self._reducers)}
-        past = {each: sort for each, sort in sorts.items() if sort and not sort.on_device and each._tracekit_can_give}
+        states = {each: each._tracekit[1].state for each in list(self._reducers)}
+        sorts = {each: state.sort for each, state in states.items()}
+        may_pass = [each for each, state in states.items() if each._tracekit_can_give and not state.looks]
+        past = {each: sort for each in may_pass if (sort := sorts[each]) and not sort.on_device}
         if self._is_joined or len({sort.group for sort in past.values()}) != 1 or self._collectives.entered is None:
             return
         last = list(past.values())[-1]
@@ -232,6 +237,7 @@ class Buckets:
         try:
             begun, sort = clock(), self._sort(group, tensors[0])
             is_bucket = op == self._bucket
+            state.has_looked |= not is_bucket
             how = self._number(state, sort) if is_bucket else ASYNC_CALL
             self._add(op, sort, number, ready, ready, how, work.is_completed)
             if (
@@ -275,8 +281,8 @@ class Buckets:
 
     def _enter(self, op: int, sort: _Sort, number: int) -> None:
         """Have it told should the rank never come out of it."""
+        self._collectives.enter(op, sort.words, number)
         if self._collectives.entered is not None:
-            self._collectives.entered.begin(op, sort.words, number)
             self._collectives.entered.left()
 
     def _backward_ended(self) -> None:
@@ -284,8 +290,10 @@ class Buckets:
             for state in list(self._passes):
                 if state.seen:
                     state.before, state.seen = state.seen, 0
+                    state.looks, state.has_looked = state.has_looked, False
             # The reducer has waited for all of them, unless the pass has failed.
-            self._collectives.look(have_buckets=sys.exc_info()[0] is None)
+            has_failed = sys.exc_info()[0] is not None
+            self._collectives.look(have_buckets=not has_failed, after_error=has_failed)
         except Exception as error:
             self._agent.fail("collectives", error)
 
@@ -295,6 +303,8 @@ class Buckets:
         def _register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
             try:
                 hook = self._timed_hook(hook, reducer)
+                for each in self._configurations:  # whose it is of several is not known
+                    each["hook"] = True
             except Exception as error:
                 self._agent.fail("collectives", error)
             return original(reducer, state, hook)

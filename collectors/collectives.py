@@ -6,6 +6,7 @@
 3. Where the loop of each rank goes from one phase to the next (`phase_clock`).
 """
 
+import sys
 from collections.abc import Callable
 from threading import local
 from time import perf_counter_ns as clock
@@ -64,17 +65,23 @@ class Collectives:
 
     def _look_no_more(self) -> None:
         """A thread that calls torch while Python goes would take the process with it."""
-        self.look()
+        self.look(after_error=True)
         if self.entered is not None:
             self.entered.leaves()
 
     def _give_up(self) -> None:
-        self.look()
+        self.look(after_error=True)
         self._in_flight.give_up()
 
-    def look(self, have_buckets: bool = False) -> None:
+    def enter(self, op: int, group_and_dtype: int, sequence: int) -> None:
+        """Have it told that something begins, should the rank never come out of it."""
+        self._in_flight.has_failed = False
+        if self.entered is not None:
+            self.entered.begin(op, group_and_dtype, sequence)
+
+    def look(self, have_buckets: bool = False, after_error: bool = False) -> None:
         """See what is done by now of what goes on beside the program; where that is all of it, the rank is in none."""
-        self._in_flight.look(have_buckets)
+        self._in_flight.look(have_buckets, after_error)
         if self.entered is not None and self.entered.goes_on and self._in_flight.is_over:
             self.entered.end()
 
@@ -130,7 +137,7 @@ class Collectives:
     def _let_go(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
             try:
-                self.look()
+                self.look(after_error=True)
                 if self._agent.phases is not None:
                     self._agent.phases.start_anew()
                 self._groups.stop_counting()
@@ -178,18 +185,23 @@ class Collectives:
             phases = agent.phases
             if phases is None or not phases.follows or self._is_off or getattr(inside, "a_call", False):
                 return original(work, *args, **kwargs)
-            phases.enter(COMMUNICATION)
-            begun, sent = clock(), self._in_flight.of(work)
+            sent = None
+            try:
+                phases.enter(COMMUNICATION)
+                sent = self._in_flight.of(work)
+            except Exception as error:
+                agent.fail("collectives", error)
+            begun = clock()
             try:
                 return original(work, *args, **kwargs)
             finally:
                 end = clock()
-                phases.leave(COMMUNICATION)
                 try:
+                    phases.leave(COMMUNICATION)
                     if sent is not None:
                         op, words, ready = self._waits[sent.op], sent.group_and_dtype, sent.ready
                         self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
-                        self.look()
+                        self.look(after_error=sys.exc_info()[0] is not None)
                     elif end - begun > _NOTICED_NS:
                         words = self._no_words
                         self._in_flight.note(Sent(unknown, begun, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
@@ -214,8 +226,7 @@ class Collectives:
         words = spool.intern(name) | spool.intern(dtype) << 32
         if agent.phases is not None and agent.phases.follows:
             agent.phases.enter(COMMUNICATION)
-        if self.entered is not None:
-            self.entered.begin(op, words, sequence)
+        self.enter(op, words, sequence)
         now = clock()
         agent.governor.spent_ns += now - began
         return Sent(op, now, now, words, sequence, size, CALL, device not in ("cpu", ""))

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracekit.record.wire import BUCKET, Kind
 
@@ -42,7 +42,7 @@ class InFlight:
     def __init__(self, agent: "Agent") -> None:
         self._note = agent.spool.note
         self._works: deque[tuple[Sent, Callable[[], bool], int]] = deque()
-        self._has_failed = False  # what was found done last, or was never done
+        self.has_failed = False  # something of it, or it was never done
 
     def add(self, sent: Sent, is_done: Callable[[], bool]) -> None:
         if len(self._works) < _MOST and not sent.on_device:
@@ -52,10 +52,12 @@ class InFlight:
 
     def of(self, work: object) -> Sent | None:
         """What a work of torch's is about, if that goes on."""
-        return next((sent for sent, is_done, _ in self._works if getattr(is_done, "__self__", None) is work), None)
+        works = list(self._works)  # at once: another thread may look meanwhile
+        return next((sent for sent, is_done, _ in works if getattr(is_done, "__self__", None) is work), None)
 
-    def look(self, have_buckets: bool = False) -> None:
-        """Note what is done by now; where `have_buckets` all buckets are, whatever their works say yet."""
+    def look(self, have_buckets: bool = False, after_error: bool = False) -> None:
+        """Note what is done by now; where `have_buckets` all buckets are, whatever their works say yet. Where the
+        program got an error it may be that of one of them."""
         works = self._works
         for _ in range(len(works)):
             try:
@@ -64,8 +66,9 @@ class InFlight:
                 return
             now = clock()
             if (have_buckets and sent.how >= BUCKET) or is_done():
-                self._has_failed = not have_buckets and _has_failed(is_done)
-                self.note(sent, now, NOT_SEEN if self._has_failed else min(now - not_before, _LONGEST_UNSURE))
+                failed = after_error and _has_failed(is_done)
+                self.has_failed |= failed
+                self.note(sent, now, NOT_SEEN if failed else min(now - not_before, _LONGEST_UNSURE))
             else:
                 works.append((sent, is_done, now))
 
@@ -76,13 +79,13 @@ class InFlight:
     @property
     def is_over(self) -> bool:
         """Whether all of it is done, and has not failed, as where another rank never came to it."""
-        return not self._works and not self._has_failed
+        return not self._works and not self.has_failed
 
     def give_up(self) -> None:
         """The program ends: what is not done by now was not seen to end."""
         while self._works:
             sent = self._works.popleft()[0]
-            self._has_failed = True
+            self.has_failed = True
             self.note(sent, sent.begun, NOT_SEEN)
 
     def forget(self) -> None:
@@ -102,12 +105,12 @@ class InFlight:
 
 def _has_failed(is_done: Callable[[], bool]) -> bool:
     """Whether what is done has ended by an error, as far as its work or future says so."""
-    work = getattr(is_done, "__self__", None)
+    work: Any = getattr(is_done, "__self__", None)
     try:
-        if hasattr(work, "is_success"):
-            return not work.is_success()
-        if hasattr(work, "value"):
-            work.value()
+        # Not by what works say of themselves, for which torch warns.
+        future = work.get_future() if hasattr(work, "get_future") else work
+        if hasattr(future, "value"):
+            future.value()
     except Exception:
         return True
     return False

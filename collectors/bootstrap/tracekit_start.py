@@ -51,7 +51,10 @@ def announce(spool: str) -> None:
 
 def who_it_is() -> bytes:
     """What a process and those that it forks have in common: the end of a JSON object."""
-    variables = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    variables = (
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID",
+    )  # fmt: skip
     facts = {
         "command": getattr(sys, "orig_argv", sys.argv),
         "environment": {name: os.environ[name] for name in variables if name in os.environ},

@@ -28,10 +28,10 @@ def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last:
             bars.setdefault(what, []).append((lane, begin - origin, end - begin, words))
 
     for at in range(first + 1, last + 1):
-        came = int(meetings.entered[:, at].max())
+        came = int(meetings.came[:, at].max())
         late = meetings.ranks[int(meetings.last[at])]
         for lane in range(len(meetings.ranks)):
-            entered, left = int(meetings.entered[lane, at]), int(meetings.left[lane, at])
+            entered, left = int(meetings.came[lane, at]), int(meetings.left[lane, at])
             add(_WORK, lane, int(meetings.left[lane, at - 1]), entered)
             add(_waiting(causes[at]), lane, entered, came, f"for rank {late}")
             add(_TRANSFER, lane, max(came, entered), left)

@@ -440,8 +440,9 @@ def test_what_no_worker_can_do_is_advised_to_none(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     inside = {name for name, each in done.run.manifest.loaders.items() if each.inside}
     found = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
-    assert len(inside) == 1 and f"starts the workers of {inside.pop()}" in found["advice"]
-    assert not [each for each in found["settings"] if each["name"].endswith("num_workers")]
+    (name,) = inside
+    assert f"starts the workers of {name}" in found["advice"]
+    assert all(each["name"].startswith(f"loader.{name}.") for each in found["settings"])
 
 
 def test_samples_of_a_subset_are_told_apart(tmp_path: Path) -> None:

@@ -147,4 +147,5 @@ def test_a_certain_gain_is_better_than_a_larger_one_that_may_be_a_loss() -> None
 
 
 def test_only_two_ranks_are_sure_of_the_same_bits() -> None:
-    assert [effect_on(ranks) for ranks in (2, 3, 4)] == ["identical", "numerics", "numerics"]
+    assert [effect_on(ranks, False) for ranks in (2, 3, 4)] == ["identical", "numerics", "numerics"]
+    assert effect_on(2, True) == "numerics"

@@ -220,7 +220,7 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     blocked = np.zeros_like(own)
     held = np.zeros_like(entered)
     found = Meetings(
-        "world", 0, list(range(ranks)), hosts, sequence, seen, entered, left, own, blocked, kept, held, awaited
+        "world", 0, list(range(ranks)), hosts, sequence, seen, entered, held, left, own, blocked, kept, held, awaited
     )
     shared = efficiency(found)
     assert shared is not None

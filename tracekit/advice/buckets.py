@@ -38,7 +38,7 @@ def _of_caps(run: Run, report: Report) -> Advice:
     steps = steps_of(run, report.steps.process)
     tried = explored_caps(run, steps)
     if tried is not None:
-        found = tried.problem or _measured(tried, report.steps.count, ranks_of(run))
+        found = tried.problem or _measured(tried, report.steps.count, ranks_of(run, report.steps.process)[1])
     else:
         seen = gradient_passes(run, steps)
         found = seen if isinstance(seen, str) else bucket_forecasts(seen)
@@ -67,7 +67,7 @@ def _of_caps(run: Run, report: Report) -> Advice:
         recommended=best.cap_mb,
         gain=gain,
         basis="model" if found.rounds is None else "measured",
-        effect=effect_on(found.ranks),
+        effect=effect_on(found.ranks, any(each.hook for each in run.manifest.ddp)),
         why=_why(found, best),
         apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
     )
@@ -115,9 +115,11 @@ def gain_over(now: BucketForecast, other: BucketForecast) -> Gain:
     return Gain(low, expected, high)
 
 
-def effect_on(ranks: int) -> Literal["identical", "numerics"]:
-    """What other buckets change in the results: two ranks add up an element in one order only, and halve it exactly."""
-    return "identical" if ranks == 2 else "numerics"
+def effect_on(ranks: int, has_hook: bool) -> Literal["identical", "numerics"]:
+    """What other buckets change in the results: two ranks add up an element in one order only, and halve it exactly,
+    unless the program does something else with each bucket. Without a look for unused parameters torch forms other
+    buckets, too."""
+    return "identical" if ranks == 2 and not has_hook else "numerics"
 
 
 def _why(summary: BucketSummary, best: BucketForecast) -> str:

@@ -165,7 +165,7 @@ def _advise(
     name = costs.loader
     if costs.settings.iterable and not summary.num_workers:
         return [], f"{name} {_SHARED_OUT}, so none is advised."
-    if why_none := why_no_workers(costs, run.manifest.loaders):
+    if why_none := why_no_workers(costs.settings, run.manifest.loaders):
         return [], f"{name} is to have no workers: {why_none}."
     chosen = promising(summary)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
@@ -206,11 +206,11 @@ def _advise(
     return settings, f"{name} is to have {what}."
 
 
-def why_no_workers(costs: LoaderCosts, facts: Mapping[str, Loader]) -> str:
+def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:
     """Why batches that the program makes itself can be made by no worker; "" where they can be, as far as was seen."""
-    if costs.settings.num_workers:
+    if loader.num_workers:
         return ""
-    if costs.settings.on_device:
+    if loader.on_device:
         return "its batches are made on a GPU, which a process that is forked cannot use"
     if inside := [name for name, each in facts.items() if each.inside]:
         return f"its data set starts the workers of {', '.join(inside)}, and a worker starts none"

@@ -73,7 +73,10 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
         together = left[own].mean(axis=0) - left[first].mean(axis=0) - middle
         own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > offset + drift * when / scale
         leaving = _leaving(stretch, own_last, when / scale, together)
-        offset, drift = _towards(leaving, np.array([offset, drift]), np.array(rows)[:, :2], np.array(bounds))
+        moved = _towards(leaving, np.array([offset, drift]), np.array(rows)[:, :2], np.array(bounds))
+        ends = np.array([when.min(), when.max()]) / scale
+        margin += float(np.abs(moved[0] - offset + (moved[1] - drift) * ends).max())
+        offset, drift = moved
     return Clock(host, at, middle + offset, drift / scale, margin)
 
 

@@ -161,12 +161,11 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
     last, at = meetings.last[known], np.flatnonzero(known)
     own, kept = meetings.own[last, at], meetings.kept[last, at]
     blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept))
-    came = meetings.came[last, at]
     for other in range(len(meetings.ranks)):
         longer = np.maximum(own - meetings.own[other, at], 0.0)
         longer_kept = np.maximum(kept - meetings.kept[other, at], 0.0)
         whole = longer.sum(axis=1) + longer_kept
-        waited = (came - meetings.came[other, at]).astype(np.float64)
+        waited = meetings.waited[other, at].astype(np.float64)
         part = np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0)
         blame.phases[:] += longer * part[:, None]
         blame.kept[:] += longer_kept * part

@@ -78,9 +78,16 @@ class GradientPasses:
     spread: float
 
 
-def ranks_of(run: Run) -> int:
-    """How many ranks a run has."""
-    return int(run.sql("SELECT count(DISTINCT rank) AS ranks FROM processes WHERE rank >= 0")["ranks"].iloc[0])
+def ranks_of(run: Run, process: int | None) -> tuple[int, int]:
+    """How many ranks were seen of those that a process is one of, and how many there are."""
+    rows = run.sql(
+        "SELECT count(DISTINCT other.rank) AS seen, max(other.world_size) AS world FROM processes AS own"
+        " JOIN processes AS other ON other.rank >= 0 AND other.attempt IS NOT DISTINCT FROM own.attempt"
+        " AND other.world_size IS NOT DISTINCT FROM own.world_size WHERE own.process = ?",
+        [process],
+    )
+    seen, world = rows.fillna(0).iloc[0]
+    return int(seen), max(int(seen), int(world))
 
 
 def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
@@ -105,13 +112,13 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     each = usual.groupby("bucket").median(numeric_only=True)
     durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
     computing, finishing = _computed(here, passes)
-    world = ranks_of(run)
+    ranks, world = ranks_of(run, steps.main)
     per_step = float(each["bytes"].sum())
     took = float(usual["took"].median())
     return GradientPasses(
         model=model,
         passes=len(seen),
-        ranks=-(-world // _sets_of_cpus(run)),
+        ranks=-(-ranks // _sets_of_cpus(run)),
         world=world,
         cpus=run.manifest.cpu.usable,
         step=float(np.median(durations)),
@@ -166,7 +173,7 @@ def _cpu_beside(run: Run, passes: pd.DataFrame, with_buckets: pd.DataFrame) -> f
         )
         cpu, span = float(rows["cpu"].iloc[0] or 0), float(rows["span"].iloc[0] or 0)
         if span > 0 and not np.isnan(whole):
-            sent = own.merge(with_buckets, on=["process", "number"])["start_ns"]
+            sent = own.merge(with_buckets[["process", "number"]], on=["process", "number"])["start_ns"]
             each = float(np.median(np.diff(np.sort(sent.to_numpy()))))  # between two, some are left out
             found.append((whole - cpu / span) * each / _NS)
     return max(float(np.mean(found)), 0.0) if found else float("nan")

@@ -17,8 +17,8 @@ from tracekit.analysis.operators import windows
 from tracekit.analysis.starting import boot_of, cold_of, cold_outside_of, connect_of, start_of, stop_of
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.teams import share_of_operators
-from tracekit.run.manifest import Loader, Memory
-from tracekit.run.reader import Run
+from tracekit.run.manifest import Loader, Manifest, Memory
+from tracekit.run.reader import Run, open_run
 
 Seconds = NDArray[np.float64]
 Stop = tuple[int, int]  # from, to: ns
@@ -333,13 +333,22 @@ def _most_memory(run: Run, process: int) -> int:
 
 
 def _ranks_beside(run: Run, process: int) -> int:
-    """How many ranks share the host of a process, itself included: each of them has loaders such as these."""
-    rows = run.sql(
-        "SELECT count(DISTINCT rank) AS ranks FROM processes "
-        "WHERE rank >= 0 AND host = (SELECT any_value(host) FROM processes WHERE process = ?)",
-        [process],
+    """How many ranks share the CPUs of a process, itself included: each of them has loaders such as these. On a node
+    each may have a supervisor of its own."""
+    everybody, own = open_run(run.path), run.manifest
+    beside = [each.host for each in everybody.manifests if _cpus_of(each) == _cpus_of(own)]
+    rows = everybody.sql(
+        "SELECT count(DISTINCT other.rank) AS ranks FROM processes AS own JOIN processes AS other"
+        " ON other.rank >= 0 AND list_contains($2, other.host)"
+        " AND other.attempt IS NOT DISTINCT FROM own.attempt AND other.world_size IS NOT DISTINCT FROM own.world_size"
+        " WHERE own.process = $1",
+        [process, beside],
     )
     return max(int(rows["ranks"].iloc[0]), 1)
+
+
+def _cpus_of(manifest: Manifest) -> tuple[str, list[int]]:
+    return manifest.node or manifest.host, manifest.cpu.affinity
 
 
 def _memory_beside(run: Run, process: int, ranks: int) -> Memory:

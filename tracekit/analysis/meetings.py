@@ -33,16 +33,18 @@ _OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather'
     'all_gather_into_tensor', 'all_gather_object', 'all_gather_single', 'all_reduce', 'all_reduce_coalesced',
     'all_to_all', 'all_to_all_single', 'barrier', 'monitored_barrier', 'reduce_scatter', 'reduce_scatter_single',
     'reduce_scatter_tensor')"""
-# What a rank waits in until it is done. What it waits for later than it has begun it, it enters as it waits.
+# What a rank waits in until it is done. What it waits for later than it has begun it, it has entered before it waits.
 _WAITED_IN = f"""
-    SELECT thread, waited."group", start_ns AS entered_ns, start_ns + duration_ns AS left_ns,
+    SELECT thread, waited."group", coalesce(begun.start_ns, waited.start_ns) AS entered_ns,
+           waited.start_ns AS waits_ns, waited.start_ns + duration_ns AS left_ns,
            CASE WHEN coalesce(begun.op, waited.op) IN {_OF_ALL}
                 THEN coalesce(begun.sequence, waited.sequence) ELSE -1 END AS sequence
     FROM ({WAITED_FOR}) AS waited LEFT JOIN (
-        SELECT process, ready_ns, op, sequence FROM collectives WHERE is_async AND coalesce(bucket, -1) < 0
+        SELECT process, ready_ns, start_ns, op, sequence FROM collectives
+        WHERE is_async AND coalesce(bucket, -1) < 0
     ) AS begun
     ON begun.process = waited.process AND begun.ready_ns = waited.ready_ns AND waited.op = '{WAIT_FOR}' || begun.op
-    WHERE coalesce(unsure_ns, 0) >= 0 ORDER BY waited."group", 5, start_ns
+    WHERE coalesce(unsure_ns, 0) >= 0 ORDER BY 2, 6, 3
 """
 _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 'garbage' ORDER BY start_ns"
 
@@ -50,13 +52,14 @@ _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 
 @dataclass(frozen=True)
 class Way:
     """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, when it
-    `entered` and `left` (K), and what it had done by then, as in `_Path`, NaN where that was not followed; and what it
-    had `awaited` by then (K, 2), as in `Awaited`."""
+    `entered`, `waits` and `left` (K), and what it had done by then, as in `_Path`, NaN where that was not followed; and
+    what it had `awaited` by then (K, 2), as in `Awaited`."""
 
     who: Person
     group: str
     sequence: Times
     entered: Times
+    waits: Times
     left: Times
     done_entering: Floats
     done_leaving: Floats
@@ -68,12 +71,12 @@ class Way:
 class Meetings:
     """The meetings of one group in one attempt of the job, by their `sequence` among all that the group has done
     together (K): `ranks` (N), their `hosts` (N), and by rank and meeting (N, K) when it `entered` and `left`, Unix time
-    in ns. `seen` (K): whether everything from the one before on was recorded, and no step left out; of the first one it
-    is not. `own`, (N, K, phase), ns: what the rank took from leaving the one before to entering it, in the order of
-    `PHASES`, less the time for which it was kept from its CPU, `kept` (N, K), or `held` by other communication (N, K);
-    of it, (N, K, phase), it was `blocked` and did not compute, as where it sleeps or waits for storage. NaN where that
-    was not followed, as before the first meeting. Of its loading, who made the batches took so much for each of
-    `MAKERS`, `awaited` (N, K, 2)."""
+    in ns, and for how long it went on `beside` it before it waited. `seen` (K): whether everything from the one before
+    on was recorded, and no step left out; of the first one it is not. `own`, (N, K, phase), ns: what the rank took from
+    leaving the one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU,
+    `kept` (N, K), or `held` by other communication (N, K); of it, (N, K, phase), it was `blocked` and did not compute,
+    as where it sleeps or waits for storage. NaN where that was not followed, as before the first meeting. Of its
+    loading, who made the batches took so much for each of `MAKERS`, `awaited` (N, K, 2)."""
 
     group: str
     attempt: int
@@ -82,6 +85,7 @@ class Meetings:
     sequence: Times
     seen: NDArray[np.bool_]
     entered: Times
+    beside: Times
     left: Times
     own: Floats
     blocked: Floats
@@ -113,7 +117,7 @@ class Meetings:
     @property
     def waited(self) -> Times:
         """For how long each rank waited for the last one (N, K), there or where it was held before, ns."""
-        return self.came.max(axis=0) - self.came
+        return np.maximum(self.came.max(axis=0) - self.came - self.beside, 0)
 
     @property
     def transfer(self) -> Times:
@@ -133,18 +137,23 @@ def find_ways(run: Run, who: Person) -> list[Way]:
     on_path = waits[waits["thread"] == path.thread]
     found = []
     for group, rows in met.groupby("group"):
-        # A program may wait for what it has begun in another order: of those, what it waits for last.
+        # Where all ranks wait in the call itself, each has met the others; what it has waited for later others may not
+        # have waited for.
+        meets = (
+            (on_path["group"] == group) & (on_path["sequence"] >= 0) & (on_path["waits_ns"] == on_path["entered_ns"])
+        )
+        held = path.held_by(on_path.loc[~meets, ["waits_ns", "left_ns"]])
+        # Of what a program has begun at once, and waits for in any order, it meets the others in the first.
         rows = rows[rows["entered_ns"] >= rows["left_ns"].cummax().shift(fill_value=0)]
-        others = on_path[~on_path["entered_ns"].isin(rows["entered_ns"])][["entered_ns", "left_ns"]]
-        held = path.held_by(others.sort_values("entered_ns").to_numpy(np.int64))
         found.append(_way(who, str(group), rows, held, awaited))
     return found
 
 
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
-    sequence, came, went = (rows[name].to_numpy(np.int64) for name in ("sequence", "entered_ns", "left_ns"))
+    names = ("sequence", "entered_ns", "waits_ns", "left_ns")
+    sequence, came, waits, went = (rows[name].to_numpy(np.int64) for name in names)
     by_then = (each.until(moments) for each in (path, awaited) for moments in (came, went))
-    return Way(who, group, sequence, came, went, *by_then)
+    return Way(who, group, sequence, came, waits, went, *by_then)
 
 
 def find_meetings(run: Run) -> Iterator[Meetings]:
@@ -177,11 +186,12 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
     kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
-    held = np.zeros_like(entered)
+    held, beside = np.zeros_like(entered), np.zeros_like(entered)
     seen = np.arange(len(common)) > 0
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
         entered[at], left[at] = way.entered[places], way.left[places]
+        beside[at] = way.waits[places] - way.entered[places]
         took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
         left_out = took[:, _UNKNOWN, 0] > 0
         took[left_out], seen[1:] = np.nan, seen[1:] & ~left_out
@@ -189,7 +199,9 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         kept[at, 1:], held[at, 1:] = took[:, _KEPT, 0], np.nan_to_num(took[:, _ELSEWHERE, 0]).round()
         awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
-    return Meetings(group, attempt, ranks, hosts, common, seen, entered, left, own, blocked, kept, held, awaited)
+    return Meetings(
+        group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited
+    )
 
 
 @dataclass(frozen=True)
@@ -212,9 +224,11 @@ class _Path:
             rows = with_parts(rows[rows["thread"] == thread], run.sql(_COLLECTIONS).to_numpy(np.int64), GARBAGE)
         return cls._through(rows, thread)
 
-    def held_by(self, waits: Times) -> "_Path":
+    def held_by(self, waits: pd.DataFrame) -> "_Path":
         """The same, of which it was held for some time (n, from and to: ns)."""
-        return self._through(with_parts(self.changes, waits, _HELD), self.thread) if len(waits) else self
+        if waits.empty or self.changes.empty:
+            return self
+        return self._through(with_parts(self.changes, waits.to_numpy(np.int64), _HELD), self.thread)
 
     @classmethod
     def _through(cls, rows: pd.DataFrame, thread: int) -> "_Path":
@@ -242,6 +256,14 @@ class _Path:
         return found
 
 
+def _cut(parts: Times, changes: Times) -> Times:
+    """Parts (n, from and to) that end where a phase changes, and go on behind that; what overlaps counts once."""
+    cuts = np.unique(np.concatenate([parts.ravel(), changes]))
+    begun, ended = np.sort(parts[:, 0]), np.sort(parts[:, 1])
+    is_inside = np.searchsorted(begun, cuts[:-1], "right") > np.searchsorted(ended, cuts[:-1], "right")
+    return np.stack([cuts[:-1], cuts[1:]], axis=1)[is_inside]
+
+
 def with_parts(changes: pd.DataFrame, parts: Times, phase: str) -> pd.DataFrame:
     """Changes of phase, and those to and from parts of a phase (n, from and to: ns) that are another one, as to collect
     garbage. A part computes as long as the thread did at most; what else it did, it did evenly over the rest of its
@@ -250,7 +272,7 @@ def with_parts(changes: pd.DataFrame, parts: Times, phase: str) -> pd.DataFrame:
     phases, thread = changes["phase"].to_numpy(), changes["thread"].iloc[0]
     before: dict[int, tuple[int, int, int]] = {}  # the last change in the midst of a phase, by the place of that
     more = []
-    for start, end in parts.tolist():
+    for start, end in _cut(parts, times).tolist():
         at = int(np.searchsorted(times, start, "right")) - 1
         if not 0 <= at < len(times) - 1 or phases[at] not in PHASES:
             continue

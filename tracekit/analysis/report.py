@@ -36,6 +36,7 @@ from tracekit.analysis.report_schema import (
 from tracekit.analysis.steps import Steps, steps_of
 from tracekit.analysis.threads import Crowding, crowding
 from tracekit.run.reader import Run
+from tracekit.settings.inside import is_refusal
 
 # The report names so many layers, and operators of each side; the tables have the rest.
 _MOST = 200
@@ -94,7 +95,8 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     report.settings = [setting for each in advice for setting in each.settings]
     report.advice = " ".join(each.why for each in advice if each.why)
     # They were found with what the run was recorded under, which is to hold beside them.
-    in_force = dict(run.manifest.settings) if report.settings else {}
+    refused = any(is_refusal(note.what) for note in run.manifest.missing)
+    in_force = dict(run.manifest.settings) if report.settings and not refused else {}
     report.holds_for = in_force | {name: value for each in advice for name, value in each.holds_for.items()}
     return report
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.record.wire import PASSED
+from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
 # The ranks of a run. `launch`: a program may start all of them again, as other processes, or as more or fewer.
@@ -49,9 +49,10 @@ def never_ended(run: Run) -> pd.DataFrame:
 
 
 def _by_op(inside: Iterable[dict[str, Any]]) -> dict[str, list[int]]:
-    """The ranks in each op. Buckets that went past us are what others have seen begin, or about to be."""
+    """The ranks in each op. Buckets that went past us are what others have seen begin, or about to be; and what a rank
+    tells of its unused parameters is one op, whatever it tells."""
     found: dict[str, list[int]] = {}
     for each in sorted(inside, key=lambda each: (each["op"] == PASSED, each["op"], each["rank"])):
-        op = next(iter(found), PASSED) if each["op"] == PASSED else str(each["op"])
-        found.setdefault(op, []).append(int(each["rank"]))
+        op = USED if each["op"] in (ALL_USED, SOME_UNUSED) else str(each["op"])
+        found.setdefault(next(iter(found), op) if op == PASSED else op, []).append(int(each["rank"]))
     return {op: sorted(ranks) for op, ranks in found.items()}

@@ -14,6 +14,8 @@ from tracekit.record.spools import Spool, SpoolFolder
 from tracekit.run.folder import process_started
 from tracekit.run.schema import TABLES
 
+# What launchers say of a rank's place on its node: torchrun, Slurm, Open MPI, MPICH and Intel MPI.
+_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _DIGITS_OF_A_COUNT = 10  # what fits the tables' int32
 
 
@@ -99,6 +101,7 @@ class Processes:
     def table(self, host: str, clock_offset_ns: int, now: int) -> pa.Table:
         """The rows of the `processes` table."""
         roles = {process.number: self._identity(process) for process in self.all}
+        _number_on_node([each for each in roles.values() if each["rank"] >= 0 > each["worker"]])
         rows = []
         for process in self.all:
             identity = roles[process.number]
@@ -125,7 +128,7 @@ class Processes:
         facts = self._facts(process)
         environment = self._environment(process)
         rank = facts.get("rank", -1)
-        if rank == -1 and "RANK" in environment and "torch" in facts and not self._inherits_rank(process):
+        if rank == -1 and "RANK" in environment and "torch" in facts and self._has_rank_of_its_own(process):
             rank = _number(environment["RANK"])
         worker = facts.get("worker", -1)
         if worker >= 0:
@@ -138,14 +141,19 @@ class Processes:
             "role": role,
             "rank": rank,
             "worker": worker,
-            "local_rank": _number(environment.get("LOCAL_RANK", "-1")) if rank >= 0 else -1,
+            "local_rank": next((_number(environment[name]) for name in _LOCAL if name in environment), -1)
+            if rank >= 0
+            else -1,
             "world_size": facts.get("world_size", _number(environment.get("WORLD_SIZE", "-1"))) if rank >= 0 else -1,
             "attempt": max(_number(environment.get("TORCHELASTIC_RESTART_COUNT", "0")), 0),
         }
 
-    def _inherits_rank(self, process: Process) -> bool:
-        parent = self._parent(process)
-        return parent is not None and self._environment(parent).get("RANK") == self._environment(process).get("RANK")
+    def _has_rank_of_its_own(self, process: Process) -> bool:
+        """Not that of its parent, nor one that a launcher was given for its node, whose children have their own."""
+        parent, own = self._parent(process), self._environment(process)
+        children = (self._environment(other) for other in self.all if other.parent_pid == process.pid)
+        launches = "LOCAL_RANK" not in own and any("LOCAL_RANK" in each for each in children)
+        return not launches and (parent is None or self._environment(parent).get("RANK") != own.get("RANK"))
 
     def _parent(self, process: Process) -> Process | None:
         """The process with the parent's pid: of several, one after another, the last that started before the child.
@@ -185,3 +193,16 @@ def _readable(words: list[Any]) -> list[str]:
 def _number(text: str) -> int:
     """A count that torchrun or a user put into the environment; -1 for what can be none."""
     return int(text) if text.isdecimal() and len(text) < _DIGITS_OF_A_COUNT else -1
+
+
+def _number_on_node(ranks: list[dict[str, Any]]) -> None:
+    """The place of each rank on its node, where no launcher has said it: in their order, of those that were started
+    together by one program (`mp.spawn`)."""
+    together: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for each in ranks:
+        together.setdefault((each["attempt"], each["world_size"]), []).append(each)
+    for members in together.values():
+        if len(members) > 1 and all(each["local_rank"] < 0 for each in members):
+            places = {rank: place for place, rank in enumerate(sorted({each["rank"] for each in members}))}
+            for each in members:
+                each["local_rank"] = places[each["rank"]]

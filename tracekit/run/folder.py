@@ -79,8 +79,8 @@ def _take_part(path: Path, manifest: "Manifest", force: bool) -> Path:
     with _alone_in(path.parent):
         others = _supervisors(path) if manifest.job else []
         same_job = [each for each in others if each.job == manifest.job]
-        was_here = any(each.is_on(manifest.node) and each.ended_ns is not None for each in same_job)
-        if was_here and any(each.ended_ns is None for each in same_job):
+        was_here = any(each.is_on(manifest.node) and _has_ended(each) for each in same_job)
+        if was_here and not all(map(_has_ended, same_job)):
             raise RunError(f"{path}: others of this job are still recorded into it; choose another --output")
         if not same_job or was_here:
             others = []
@@ -156,16 +156,27 @@ def _remove_run(path: Path) -> None:
         raise RunError(f"{path}: is not a run of tracekit, --force will not replace it; choose another --output")
     if is_being_recorded(path):
         raise RunError(f"{path}: is being recorded right now; choose another --output")
+    elsewhere = next((each for each in _supervisors(path) if not _has_ended(each)), None)
+    if elsewhere is not None:
+        raise RunError(
+            f"{path}: is being recorded on {elsewhere.node or elsewhere.host}, or was killed there; give both the same"
+            " --job to record into one run, or choose another --output"
+        )
     shutil.rmtree(path)
+
+
+def _has_ended(manifest: "Manifest") -> bool:
+    """Whether a supervisor has ended, or was killed on this node: of others nobody knows."""
+    if manifest.ended_ns is not None:
+        return True
+    is_here = manifest.is_on(os.uname().nodename)
+    return is_here and process_started(manifest.supervisor) != manifest.supervisor_started
 
 
 def is_being_recorded(path: Path) -> bool:
     """Whether a living supervisor on this host writes into the run."""
-    for manifest in _supervisors(path):
-        if manifest.ended_ns is None and manifest.is_on(os.uname().nodename):
-            if process_started(manifest.supervisor) == manifest.supervisor_started:
-                return True
-    return False
+    here = os.uname().nodename
+    return any(each.is_on(here) and not _has_ended(each) for each in _supervisors(path))
 
 
 def process_started(pid: int) -> int | None:

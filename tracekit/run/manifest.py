@@ -93,6 +93,7 @@ class Wrapped(msgspec.Struct):
     static_graph: bool = False
     find_unused_parameters: bool = False
     broadcast_buffers: bool = False
+    hook: bool = False  # the program, or another one of its models, does something else with each bucket
     parameters: int = 0
     bytes: int = 0
     names: list[str] = []

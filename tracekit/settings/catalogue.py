@@ -101,7 +101,7 @@ CATALOGUE = (
         "ddp.find_unused_parameters",
         bool,
         "a look for parameters that a pass left unused",
-        "identical",
+        "numerics",
         applicable=True,
     ),
     Kind("ddp.static_graph", bool, "the promise that every step has the same graph", "numerics", applicable=True),

@@ -55,12 +55,14 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     def pairs() -> list[tuple[str, str]]:
         return [(BASELINE, fastest(runs, list(tried), BASELINE))] if tried else []
 
-    rounds = Rounds(runs, conditions, pairs, secrets.randbits(32))
+    rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), list(tried))
     if tried:
         rounds.measure(deadline)
     else:
         rounds.stopped = f"there is nothing to compare: {advice_of_caps}"
-    advice = _conclude(rounds.comparisons(), tried, buckets, [str(folder / "settings.toml"), "--", *command])
+    has_hook = any(each.hook for each in run.manifest.ddp)
+    apply = [str(folder / "settings.toml"), "--", *command]
+    advice = _conclude(rounds.comparisons(), tried, buckets, has_hook, apply)
     return rounds.save(
         "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
     )
@@ -75,7 +77,11 @@ def candidates(summary: BucketSummary) -> dict[str, dict[str, Any]]:
 
 
 def _conclude(
-    comparisons: list[Comparison], tried: dict[str, dict[str, Any]], summary: BucketSummary | None, apply: list[str]
+    comparisons: list[Comparison],
+    tried: dict[str, dict[str, Any]],
+    summary: BucketSummary | None,
+    has_hook: bool,
+    apply: list[str],
 ) -> Advice:
     """The fastest of what was tried, where it was faster than nothing set."""
     if not tried:
@@ -91,7 +97,7 @@ def _conclude(
             recommended=value,
             gain=best.gain,
             basis="measured",
-            effect="identical" if name == LOOK else effect_on(summary.ranks if summary is not None else 0),
+            effect=effect_on(summary.ranks if summary is not None else 0, has_hook),
             why=why,
             apply=shell_line(["tracekit", "apply", *apply]),
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
-from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good
+from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good, why_no_workers
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.run.manifest import Loader
 from tracekit.settings.inside import WHICH
@@ -31,15 +31,16 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
     runs.compare_loops()
     report = analyze(run)
     loader = max(report.loaders, key=lambda each: each.wait, default=None)
-    tried = candidates(loader) if loader is not None else []
     facts = run.manifest.loaders
+    has_none_why = why_no_workers(facts[loader.loader], facts) if loader is not None and loader.loader in facts else ""
+    tried = candidates(loader) if loader is not None and not has_none_why else []
     conditions = [Condition(BASELINE), *(_condition(loader, facts, each) for each in tried if loader is not None)]
     names = [condition.name for condition in conditions[1:]]
 
     def pairs() -> list[tuple[str, str]]:
         return [(BASELINE, fastest(runs, names, BASELINE))] if names else []
 
-    rounds = Rounds(runs, conditions, pairs, secrets.randbits(32))
+    rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), names)
     if names:
         rounds.measure(deadline)
     else:

@@ -18,7 +18,11 @@ _PADDING, _MOST_PADDING = "TRACEKIT_STUDY_PADDING", 4096
 
 
 class StudyError(TracekitError):
-    """A study that cannot be made of this command."""
+    """A study that cannot be made of this command; or not with one `condition` of it."""
+
+    def __init__(self, text: str, condition: str | None = None) -> None:
+        super().__init__(text)
+        self.condition = condition
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Recording:
             last = errors.strip().splitlines()[-1:] or ["nothing on stderr"]
             raise StudyError(
                 f"the command ended with exit code {code} under {self.condition}: {last[0]}; its output is in"
-                f" {self.output}.txt and .err"
+                f" {self.output}.txt and .err",
+                self.condition,
             )
         return open_run(self.run)

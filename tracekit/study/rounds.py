@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,16 @@ Pair = tuple[str, str]
 
 
 class Rounds:
-    """The measuring part of a study: conditions in randomised rounds, and the comparisons that are asked for."""
+    """The measuring part of a study: conditions in randomised rounds, and the comparisons that are asked for. A program
+    that fails under one of the `ideas` goes on without it."""
 
     def __init__(
-        self, runs: StudyRuns, conditions: Sequence[Condition], pairs: Callable[[], list[Pair]], seed: int
+        self,
+        runs: StudyRuns,
+        conditions: Sequence[Condition],
+        pairs: Callable[[], list[Pair]],
+        seed: int,
+        ideas: Collection[str] = (),
     ) -> None:
         self._runs = runs
         self._conditions = {condition.name: condition for condition in conditions}
@@ -46,6 +52,7 @@ class Rounds:
         self._conditions[base.name + AGAIN] = Condition(base.name + AGAIN, base.settings)
         self._pairs = pairs
         self._seed = seed
+        self._ideas = set(ideas)
         self._level = LEVEL
         self._dropped: set[str] = set()
         self.stopped = ""
@@ -115,7 +122,22 @@ class Rounds:
             if done >= _FEWEST_ROUNDS:
                 self._drop()
             self._runs.say(f"round {done + 1}")
-            self._runs.measure_round([self._conditions[name] for name in order if name not in self._dropped])
+            try:
+                self._runs.measure_round([self._conditions[name] for name in order if name not in self._dropped])
+            except StudyError as error:
+                if error.condition not in self._ideas:
+                    raise
+                self._leave_out(error)
+                if self._ideas <= self._dropped:
+                    self.stopped = f"nothing is left to compare: {error}"
+                    return
+
+    def _leave_out(self, error: StudyError) -> None:
+        """Go on without the condition under which the program has failed."""
+        assert error.condition is not None
+        self._runs.say(f"{error.condition} is left out: {error}")
+        self._dropped.add(error.condition)
+        self._runs.median_ms.pop(error.condition, None)
 
     def _larger_budget(self, began: float, each_s: float) -> int:
         """Seconds in which a study like this may decide something: what came before the rounds, and enough of them."""

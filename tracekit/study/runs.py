@@ -178,7 +178,8 @@ class StudyRuns:
         run = launch.opened(turns.process.returncode)
         refused = [note for note in run.missing if is_refusal(note.what)]
         if refused:
-            raise StudyError(f"{launch.condition}: not applied: {refused[0].what}: {refused[0].why}")
+            why = f"{launch.condition}: not applied: {refused[0].what}: {refused[0].why}"
+            raise StudyError(why, launch.condition)
         found = find_steps(run)
         table = found.of(found.main)
         offset = run.manifest.clock_offset_ns
