@@ -253,3 +253,19 @@ def test_a_run_is_left_as_it_was_or_removed(tmp_path: Path) -> None:
     take_part(tmp_path / "run", only)
     leave(tmp_path / "run", only)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_supervisor_was_killed_is_another_one(tmp_path: Path) -> None:
+    """GIVEN a job whose supervisor here was killed THEN its next launch is no part of that run, and may take its place;
+    that of a supervisor elsewhere, of which nobody knows whether it lives, may not be taken."""
+    path = tmp_path / "run"
+    killed = supervisor("job")
+    killed.supervisor = 1 << 23  # no such process
+    take_part(path, killed)
+    with pytest.raises(RunError, match="exists already"):
+        take_part(path, supervisor("job"))
+    take_part(path, supervisor("job"), force=True)
+    assert len(list((path / "manifest").iterdir())) == 1
+    take_part(tmp_path / "other", supervisor("one", "a"))
+    with pytest.raises(RunError, match="recorded on a, or was killed there; give both the same --job"):
+        take_part(tmp_path / "other", supervisor("another"), force=True)

@@ -75,6 +75,31 @@ def test_what_was_measured_outlives_a_run_that_fails(fails_after: int, clock: li
     assert made.comparisons()[0].pairs == 5
 
 
+@pytest.mark.parametrize(("fails", "ideas"), [({"b"}, {"b", "c"}), ({"b", "c"}, {"b", "c"}), ({"b"}, set())])
+def test_an_idea_that_the_program_fails_under_is_left_out(fails: set[str], ideas: set[str], clock: list[float]) -> None:
+    """GIVEN a condition under which the program fails THEN the others are compared, if there are any."""
+
+    class Fails(Drawn):
+        def measure_round(self, conditions: Sequence[Condition]) -> None:
+            for name in sorted(fails & {each.name for each in conditions}):
+                raise StudyError(f"exit code 1 under {name}", name)
+            super().measure_round(conditions)
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Fails({"a": 10.0, "b": 9.0, "c": 8.0}, 0.01, 0, pass_time)
+    conditions = [Condition(name) for name in ("a", "b", "c")]
+    made = Rounds(runs, conditions, lambda: [("a", "c")], 0, ideas)
+    if not ideas:
+        with pytest.raises(StudyError, match="under b"):
+            made.measure(clock[0] + 200)
+        return
+    made.measure(clock[0] + 200)
+    assert made.comparisons()[0].verdict == ("faster" if len(fails) == 1 else "undecided")
+    assert made.stopped.startswith("nothing is left to compare") == (len(fails) > 1)
+
+
 def test_a_clear_gain_is_settled_early(clock: list[float]) -> None:
     made, runs = study({"a": 10.0, "b": 8.0}, clock)
     assert made.stopped.startswith("every comparison was settled after")
