@@ -230,7 +230,7 @@ def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_
 @pytest.mark.parametrize("words", [[], ["--bucket"]])
 def test_who_never_came_is_named_where_the_other_lost_patience(words: list[str], tmp_path: Path) -> None:
     """GIVEN a rank that fails, as it waits in vain for another one THEN that is told as if it had waited on."""
-    done = record(torchrun(2, "hanging_ranks.py", *words, "--patience", "10"), tmp_path / "run")
+    done = record(torchrun(2, "hanging_ranks.py", *words, "--patience", "5"), tmp_path / "run")
     assert done.code != 0
     (never,) = [each for each in analyze(done.run).findings if each.id == "distributed.never_ended"]
     assert never.title.startswith("rank 0 was in") and "rank 1 never came to it" in never.title

@@ -185,7 +185,7 @@ def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_i
     assert setting["effect"] == "identical"
     assert "their number stays" in setting["why"]
     (memory,) = (each for each in report["findings"] if each["id"] == "loading.memory")
-    assert memory["evidence"]["worker_bytes"] > 1 << 20 and memory["evidence"]["ahead_bytes"] == 5 * 4 * 8
+    assert memory["evidence"]["worker_bytes"] > 1 << 20 and memory["evidence"]["ahead_bytes"] == 6 * 4 * 8
     applied = [*TRACEKIT, "apply", str(tmp_path / "run"), "--", sys.executable, str(program)]
     for command in 2 * [[sys.executable, str(program)], applied]:
         again = plain(command)
