@@ -101,18 +101,23 @@ def test_how_models_are_wrapped_is_in_the_manifest(both: tuple[str, Recorded]) -
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("phase", "late"), [("loading", "1"), ("backward", "1"), ("backward", "turns"), ("communication", "1")]
+    ("phase", "late", "more"),
+    [("loading", "0", ["--norm"]), ("backward", "1", []), ("backward", "turns", []), ("communication", "1", [])],
 )
-def test_the_rank_and_phase_of_a_planted_delay_are_named(phase: str, late: str, tmp_path: Path) -> None:
-    planted = ["--phase", phase, "--late", late, "--ms", "3", "--steps", "200"]
+def test_the_rank_and_phase_of_a_planted_delay_are_named(
+    phase: str, late: str, more: list[str], tmp_path: Path
+) -> None:
+    """Also where the others wait for the late one before the forward pass: for its buffers of a batch norm."""
+    planted = ["--phase", phase, "--late", late, "--ms", "3", "--steps", "200", *more]
     done = record(torchrun(2, "late_ranks.py", *planted), tmp_path / "run")
     assert done.code == 0, done.err
     report = analyze(done.run)
     causes = [each for each in report.findings if each.id == "delay.root_cause"]
     assert causes, report.ranks
     assert causes[0].evidence["phase"] == phase
-    if late == "1":
-        assert causes[0].evidence["rank"] == 1
+    if late != "turns":
+        assert causes[0].evidence["rank"] == int(late)
+        assert (1 - int(late), "communication") not in [(e.evidence["rank"], e.evidence["phase"]) for e in causes]
     else:
         assert {each.evidence["rank"] for each in causes if each.evidence["phase"] == phase} == {0, 1}
 

@@ -37,6 +37,8 @@ class Model(nn.Module):
         super().__init__()
         self.first = nn.Sequential(*[nn.Linear(width, width) for _ in range(2)])
         self.second = nn.Sequential(*[nn.Linear(width, width) for _ in range(2)])
+        if options.norm:
+            self.second.append(nn.BatchNorm1d(width))
 
     def forward(self, batch: Tensor) -> Tensor:
         between = self.first(batch).tanh()
@@ -77,6 +79,7 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--width", type=int, default=512)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--norm", action="store_true", help="rank 0 gives the others the buffers of a batch norm")
 parser.add_argument("--by-hand", action="store_true", help="gradients are averaged by the program itself")
 options = parser.parse_args()
 state = {"step": -1}
