@@ -12,7 +12,6 @@ group's backend counts what goes past us: that torch calls Python for a bucket c
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUS
 from .agent import Agent
 from .alive import Alive
 from .ddp_configuration import configuration_of
+from .gradient_pass import Pass, Sort
 from .groups import NO_SEQUENCE, Numbers
 from .in_flight import InFlight, Sent
 from .patching import Patches
@@ -36,29 +36,6 @@ _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
 _MOST_MODELS = 16  # that are told of, the last ones
 
 
-@dataclass(frozen=True, slots=True)
-class _Sort:
-    """What is sent: of which group and dtype, how many bytes, and where."""
-
-    group: str
-    words: int
-    size: int
-    on_device: bool
-
-
-@dataclass(eq=False)
-class _Pass:
-    """The buckets of one model in the backward pass that is under way, and how many the one before had. `sort` is that
-    of the last one that was looked at; `looks`: the one before looked for unused parameters, as this one `has_looked`.
-    """
-
-    seen: int = 0
-    before: int = -1
-    sort: _Sort | None = None
-    looks: bool = False
-    has_looked: bool = False
-
-
 class Buckets:
     """Watches all models that DistributedDataParallel wraps."""
 
@@ -66,7 +43,7 @@ class Buckets:
         self._agent, self._collectives, self._groups, self._in_flight = agent, collectives, groups, in_flight
         self._patches = Patches()
         self._is_off = False
-        self._passes: Alive[_Pass] = Alive()
+        self._passes: Alive[Pass] = Alive()
         self._reducers: Alive[Any] = Alive()  # those with a group of ours
         self._past: Numbers | None = None  # of the group whose buckets go past us, of a step that is not followed
         self._is_joined = False  # ranks with fewer inputs go on without a backward pass
@@ -112,7 +89,7 @@ class Buckets:
         if self._is_off or type(value) is not self._distributed.ProcessGroup:
             return value
         try:
-            state = _Pass()
+            state = Pass()
             group = self._group_class(value, state)
             self._passes.add(state)
             if count := counter_of(value):
@@ -176,7 +153,7 @@ class Buckets:
         with self._unseen():
             return bool(tensor.is_floating_point() or tensor.is_complex())
 
-    def passed_by(self, state: _Pass, tensors: Any, number: int) -> bool:
+    def passed_by(self, state: Pass, tensors: Any, number: int) -> bool:
         """Whether what the reducer is about to send is a bucket of a step that is not followed."""
         try:
             phases, sort = self._agent.phases, state.sort
@@ -230,7 +207,7 @@ class Buckets:
         except Exception as error:
             self._agent.fail("collectives", error)
 
-    def reduced(self, group: Any, state: _Pass, tensors: Any, op: int, number: int, ready: int, work: Any) -> None:
+    def reduced(self, group: Any, state: Pass, tensors: Any, op: int, number: int, ready: int, work: Any) -> None:
         """The reducer has sent something."""
         if self._is_off:
             return
@@ -261,25 +238,25 @@ class Buckets:
         else:
             self._agent.governor.spent_ns += ns
 
-    def _sort(self, group: Any, tensor: Any) -> _Sort:
+    def _sort(self, group: Any, tensor: Any) -> Sort:
         with self._unseen():
             dtype = str(tensor.dtype).removeprefix("torch.")
             size, on_device = tensor.numel() * tensor.element_size(), tensor.device.type != "cpu"
         spool, name = self._agent.spool, self._groups.name(group)
-        return _Sort(name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
+        return Sort(name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
 
-    def _number(self, state: _Pass, sort: _Sort) -> int:
+    def _number(self, state: Pass, sort: Sort) -> int:
         state.seen, state.sort = state.seen + 1, sort
         return BUCKET + min(state.seen - 1, _MOST_BUCKETS)
 
     def _add(
-        self, op: int, sort: _Sort, number: int, ready: int, begun: int, how: int, is_done: Callable[[], bool]
+        self, op: int, sort: Sort, number: int, ready: int, begun: int, how: int, is_done: Callable[[], bool]
     ) -> None:
         self._enter(op, sort, number)
         self._in_flight.look()
         self._in_flight.add(Sent(op, ready, begun, sort.words, number, sort.size, how, sort.on_device), is_done)
 
-    def _enter(self, op: int, sort: _Sort, number: int) -> None:
+    def _enter(self, op: int, sort: Sort, number: int) -> None:
         """Have it told should the rank never come out of it."""
         self._collectives.enter(op, sort.words, number)
         if self._collectives.entered is not None:
@@ -313,7 +290,7 @@ class Buckets:
 
     def _timed_hook(self, original: Callable[..., Any], reducer: Any) -> Callable[..., Any]:
         group = getattr(reducer, "_tracekit", (None, None))[0]
-        state = _Pass()
+        state = Pass()
         self._passes.add(state)
 
         def hook(of_program: Any, bucket: Any) -> Any:

@@ -199,7 +199,7 @@ class Collectives:
                 try:
                     phases.leave(COMMUNICATION)
                     if sent is not None:
-                        op, words, ready = self._waits[sent.op], sent.group_and_dtype, sent.ready
+                        op, words, ready = self._waits.get(sent.op, unknown), sent.group_and_dtype, sent.ready
                         self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
                         self.look(after_error=sys.exc_info()[0] is not None)
                     elif end - begun > _NOTICED_NS:

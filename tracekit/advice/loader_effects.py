@@ -1,6 +1,7 @@
-"""What a setting of a loader changes in the results: nothing, what is drawn at random for samples, or their order."""
+"""What a setting of a loader changes in the results: nothing, what is drawn at random for samples, or their order. And
+whether the loader can have workers at all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tracekit.run.manifest import Loader
 from tracekit.settings.catalogue import Effect, find
@@ -41,6 +42,17 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
         hangs_on = {_draws_from(each) for each in (loader, *others)}
         return "order" if hangs_on & {*drawn_from, ""} else "augmentation"
     return kind.effect
+
+
+def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:
+    """Why batches that the program makes itself can be made by no worker; "" where they can be, as far as was seen."""
+    if loader.num_workers:
+        return ""
+    if loader.on_device:
+        return "its batches are made on a GPU, which a process that is forked cannot use"
+    if inside := [name for name, each in facts.items() if each.inside]:
+        return f"its data set starts the workers of {', '.join(inside)}, and a worker starts none"
+    return ""
 
 
 def _is_known(loader: Loader) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Literal
 
-from tracekit.advice.loader_effects import effect_of
+from tracekit.advice.loader_effects import effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
     memory_of,
     pageable_copies,
@@ -204,17 +204,6 @@ def _advise(
     basis: Literal["probe", "model"] = "probe" if summary.probed else "model"
     settings = settings_of(summary, run.manifest.loaders, values, gain, basis, why, _apply(report))
     return settings, f"{name} is to have {what}."
-
-
-def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:
-    """Why batches that the program makes itself can be made by no worker; "" where they can be, as far as was seen."""
-    if loader.num_workers:
-        return ""
-    if loader.on_device:
-        return "its batches are made on a GPU, which a process that is forked cannot use"
-    if inside := [name for name, each in facts.items() if each.inside]:
-        return f"its data set starts the workers of {', '.join(inside)}, and a worker starts none"
-    return ""
 
 
 def _further(

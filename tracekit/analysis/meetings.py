@@ -121,8 +121,8 @@ class Meetings:
 
     @property
     def transfer(self) -> Times:
-        """What went by from when the last one came until each left (N, K), ns."""
-        return np.maximum(self.left - self.came.max(axis=0), 0)
+        """What went by from when the last one came, and each waited, until it left (N, K), ns."""
+        return np.maximum(self.left - np.maximum(self.came.max(axis=0), self.came + self.beside), 0)
 
 
 def find_ways(run: Run, who: Person) -> list[Way]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
-from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good, why_no_workers
+from tracekit.advice.loader_effects import why_no_workers
+from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.run.manifest import Loader
 from tracekit.settings.inside import WHICH

@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tracekit.advice import analyze
+from tracekit.advice.loader_effects import why_no_workers
 from tracekit.advice.loading import (
     about_as_good,
     by_storage,
@@ -22,7 +23,6 @@ from tracekit.advice.loading import (
     in_words,
     promising,
     smallest_as_good,
-    why_no_workers,
 )
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderSummary
