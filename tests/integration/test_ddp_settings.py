@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 torch.set_num_threads(1)
-layers = [nn.Linear(256, 256) for _ in range(12)]
+layers = [nn.Linear(256, 256) for _ in range(2 if "few" in sys.argv else 12)]
 look = {"find_unused_parameters": True} if "look" in sys.argv else {}
 shared = DistributedDataParallel(nn.Sequential(*layers), None, None, 0, **look) if "wrap" in sys.argv else layers[0]
 optimizer = torch.optim.SGD(shared.parameters(), lr=0.01)
@@ -43,7 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    return subprocess.run(words, capture_output=True, text=True, timeout=280, env=ENVIRONMENT)
 
 
 def test_settings_reach_every_rank_and_two_ranks_get_the_same_weights(program: Path, tmp_path: Path) -> None:
@@ -96,12 +96,11 @@ def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_wi
     assert without.stdout == recorded.stdout
 
 
-@pytest.mark.alone
 def test_a_study_of_buckets_compares_what_may_be_best(program: Path, tmp_path: Path) -> None:
-    for budget in ("60s", "200s"):  # the second where the machine is so slow that no round fits into the first
+    for budget in ("100s", "250s"):  # the second where the machine is so slow that no round fits into the first
         study = run(
             *TRACEKIT, "study", "ddp", "--budget", budget, "--json", "-q", "-o", str(tmp_path / budget), "--",
-            *TORCHRUN, str(program), "wrap",
+            *TORCHRUN, str(program), "wrap", "few",
         )  # fmt: skip
         assert study.returncode == 0, study.stderr
         found = json.loads(study.stdout)

@@ -256,13 +256,18 @@ def test_a_program_that_cannot_be_found_leaves_no_noise(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU is named and to blame, and nothing recommended."""
-    folder, noise = tmp_path / "study", f"busy=0.5@{CPU}"
+    noise = f"busy=0.5@{CPU}"
     command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "3500"]
-    done = tracekit("study", "noise", "--noise", noise, "--budget", "45s", "--json", "-o", str(folder), "--", *command)
-    assert done.returncode == 0, done.stderr
-    study = json.loads(done.stdout)
-    (finding,) = study["findings"]
-    told = finding["evidence"]
+    for budget in ("45s", "120s"):  # the second where the machine is so slow that the first holds too few blocks
+        folder = tmp_path / budget
+        options = "--noise", noise, "--budget", budget, "--json", "-o", str(folder)
+        done = tracekit("study", "noise", *options, "--", *command)
+        assert done.returncode == 0, done.stderr
+        study = json.loads(done.stdout)
+        (finding,) = study["findings"]
+        told = finding["evidence"]
+        if told["verdict"] != "undecided":
+            break
     assert (told["noise"], told["verdict"], told["shared_cpus"]) == (noise, "unsafe", [CPU])
     assert told["blame"][0]["resource"] == "cpu"
     assert study["comparisons"][0]["verdict"] == "slower"

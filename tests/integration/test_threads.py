@@ -369,7 +369,6 @@ def test_a_study_of_a_program_too_short_to_explore_compares_the_counts(tmp_path:
     assert study["settings"] == [] and "nothing was certainly faster" in study["advice"]
 
 
-@pytest.mark.alone
 def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
     """GIVEN a program of one thread that is too short to be explored WHEN two are faster THEN these are recommended."""
     studied = run(
@@ -384,7 +383,6 @@ def test_a_study_knows_the_count_that_the_program_has(tmp_path: Path) -> None:
         assert (setting["name"], setting["current"], setting["recommended"]) == ("threads.intra_op", 1, 2)
 
 
-@pytest.mark.alone
 def test_verify_requires_what_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "worse.toml").write_text("[threads]\nintra_op = 1\n")
     verified = tracekit(
