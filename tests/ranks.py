@@ -48,13 +48,14 @@ def ranks_run(
     collects: Longer = nothing,
     gives: bool = False,
     extra: Callable[[int], bool] = lambda step: False,
+    ahead_ms: float = 0.0,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
     each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
     phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells. Before
     the forward pass rank 0 `gives` all others its buffers, which they wait for; behind `extra` steps all meet once
-    more."""
+    more. The clocks of all hosts but the first are `ahead_ms`."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
@@ -123,4 +124,6 @@ def ranks_run(
                 tape.now = left
                 tape.change("other", cpu[rank], delayed[rank])
             sequence += 1
+    for row in (row for tape in tapes if tape.host != tapes[0].host for rows in tape.rows.values() for row in rows):
+        row |= {name: row[name] + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}
     return open_run(make_run(path, tapes))

@@ -31,10 +31,14 @@ def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last:
         came = int(meetings.came[:, at].max())
         late = meetings.ranks[int(meetings.last[at])]
         for lane in range(len(meetings.ranks)):
-            entered, left = int(meetings.came[lane, at]), int(meetings.left[lane, at])
-            add(_WORK, lane, int(meetings.left[lane, at - 1]), entered)
-            add(_waiting(causes[at]), lane, entered, came, f"for rank {late}")
-            add(_TRANSFER, lane, max(came, entered), left)
+            own, entered = int(meetings.came[lane, at]), int(meetings.entered[lane, at])
+            waits, left = entered + int(meetings.beside[lane, at]), int(meetings.left[lane, at])
+            add(_WORK, lane, int(meetings.left[lane, at - 1]), own)
+            add(_waiting(causes[at]), lane, own, min(entered, came), f"for rank {late}, in other communication")
+            add(_TRANSFER, lane, max(own, min(entered, came)), entered, "of other communication")
+            add(_WORK, lane, entered, waits, "while the transfer goes on")
+            add(_waiting(causes[at]), lane, waits, came, f"for rank {late}")
+            add(_TRANSFER, lane, max(came, waits), left)
     colors = {_WORK: MUTED, _TRANSFER: LINES[5], _UNKNOWN: LINES[6]}
     colors |= {_waiting(phase): LATE_COLORS[phase] for phase in set(causes) - {""}}
     figure = go.Figure()

@@ -47,7 +47,7 @@ def surface_figure(forecasts: Sequence[LoaderForecast], marks: Sequence[Mark]) -
         )
     )
     for mark in marks:
-        if mark.num_workers in workers:
+        if mark.num_workers in workers and (mark.prefetch_factor in factors or not mark.num_workers):
             row = factors.index(mark.prefetch_factor) if mark.prefetch_factor in factors else 0
             figure.add_trace(
                 go.Scatter(

@@ -13,7 +13,7 @@ from tracekit.dashboards.figures.base import CONFIG, EMPTY
 from tracekit.dashboards.figures.counters import Panel, counters_figure
 from tracekit.dashboards.library import Library, OpenRun
 from tracekit.dashboards.pages.lanes import marks_of
-from tracekit.dashboards.pages.page import Page, View, nothing, page, the_run
+from tracekit.dashboards.pages.page import Page, View, nothing, of_several_hosts, page, the_run
 from tracekit.dashboards.pages.time_range import Range, as_range, buttons, clicks, next_view
 from tracekit.dashboards.queries import MACHINE, counter_names, counter_series, described, process_labels
 from tracekit.run.counter_names import Counter
@@ -67,7 +67,8 @@ def render(view: View) -> Component:
             ],
             gap="xs",
         ),
-        note="Drag to zoom, Shift-drag to move, double-click for the whole run. A gap in a line: no reading.",
+        note="Drag to zoom, Shift-drag to move, double-click for the whole run. A gap in a line: no reading."
+        + of_several_hosts(run.run),
     )
 
 

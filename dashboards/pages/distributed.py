@@ -1,5 +1,7 @@
 """Distributed: who waited for whom and why, and how well the ranks work together."""
 
+from collections.abc import Sequence
+
 import dash_mantine_components as dmc
 import plotly.graph_objects as go
 from dash.development.base_component import Component
@@ -7,12 +9,14 @@ from dash.development.base_component import Component
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
-from tracekit.analysis.report_schema import RankGroup, Report
+from tracekit.analysis.report_schema import ClockSummary, RankGroup, Report
+from tracekit.analysis.text import CAUSES
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES, LOADING_COLORS, PHASE_COLORS
 from tracekit.dashboards.figures.distributed import buckets_figure, efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.figures.ranking import Part, ranking_figure
 from tracekit.dashboards.pages.page import Page, View, graph, nothing, page, section, the_run
+from tracekit.run.reader import Run
 
 _GROUPS, _MEETINGS, _MOST_LANES = 4, 24, 64
 
@@ -20,41 +24,66 @@ _GROUPS, _MEETINGS, _MOST_LANES = 4, 24, 64
 def render(view: View) -> Component:
     run = the_run(view)
     report = run.report()
-    if not report.ranks and report.buckets is None:
-        return page("Distributed", section("No ranks that wait for each other were seen in this run", *_why()))
-    drawn = list(zip(find_meetings(run.run), report.ranks, strict=False))
+    if not report.ranks and report.buckets is None and not _causes(report):
+        return page("Distributed", section("No ranks that wait for each other were seen in this run", _why(run.run)))
+    groups = report.ranks[:_GROUPS]
+    drawn = run.once("meetings", lambda: _meetings(run.run, groups))
+    more = len(report.ranks) - len(groups)
     return page(
         "Distributed",
-        section("Whose delays the others waited for", *_causes(report)) if report.ranks else None,
+        section("Whose delays the others waited for", *(_causes(report) or [_nobody(groups)])),
         section("What a step would take with other gradient buckets", graph(buckets_figure(report.buckets)))
         if report.buckets
         else None,
         *(
             section(
-                f"Group {text.one_line(group.group, 40)}: {len(group.ranks)} ranks, {group.meetings} meetings",
+                f"Group {text.one_line(group.group, 40)}{f', attempt {group.attempt}' if group.attempt else ''}:"
+                f" {len(group.ranks)} ranks, {group.meetings} meetings",
                 dmc.Text(_in_words(group), size="sm"),
-                graph(meetings_figure(aligned(meetings)[0], causes(meetings), *middle_of(meetings, _MEETINGS)))
-                if len(group.ranks) <= _MOST_LANES
+                graph(figure)
+                if figure is not None
                 else nothing(f"{len(group.ranks)} ranks are more than can be drawn."),
                 graph(efficiency_figure(group.efficiency)) if group.efficiency else None,
                 graph(_path(group)) if group.path else None,
             )
-            for meetings, group in drawn[:_GROUPS]
+            for figure, group in zip(drawn, groups, strict=True)
         ),
+        nothing(f"{more} more groups met less often; findings.json has them.") if more > 0 else None,
         note="Ranks meet where they wait for each other: in a collective, and at the end of a backward pass for its"
         " gradients. Nobody leaves before the last one has come.",
     )
 
 
-def _why() -> list[Component]:
-    return [nothing("It has one process, or its ranks were not seen to communicate through torch.distributed.")]
+def _why(run: Run) -> Component:
+    if int(run.sql("SELECT count(*) AS rows FROM collectives")["rows"].iloc[0]):
+        return nothing(
+            "Its ranks communicated, but not two of them were seen to wait for each other at least twice: on a GPU"
+            " communication goes on when the program does, and who sends or receives meets nobody."
+        )
+    return nothing("It has one process, or its ranks were not seen to communicate through torch.distributed.")
+
+
+def _meetings(run: Run, groups: Sequence[RankGroup]) -> list[go.Figure | None]:
+    """The meetings in the middle of the run, by group; None of one with more ranks than can be drawn."""
+    found: list[go.Figure | None] = [None] * len(groups)
+    if any(len(group.ranks) <= _MOST_LANES for group in groups):
+        met = (each for each in find_meetings(run) if each.entered.shape[1] > 1)
+        for at, as_recorded in zip(range(len(groups)), met, strict=False):
+            meetings, _ = aligned(as_recorded)
+            if len(meetings.ranks) <= _MOST_LANES:
+                found[at] = meetings_figure(meetings, causes(meetings), *middle_of(meetings, _MEETINGS))
+    return found
 
 
 def _causes(report: Report) -> list[Component]:
-    found = [finding for finding in report.findings if finding.id == "delay.root_cause"]
-    if not found:
-        return [nothing("No rank kept the others waiting in the usual step.")]
+    found = [finding for finding in report.findings if finding.id in CAUSES]
     return [dmc.Text(text.one_line(finding.title, 300), size="sm") for finding in found]
+
+
+def _nobody(groups: Sequence[RankGroup]) -> Component:
+    if groups and not any(group.followed for group in groups):
+        return nothing("What the ranks did on their way to each other is not known, so nobody is named.")
+    return nothing("No rank kept the others waiting in the usual step.")
 
 
 def _in_words(group: RankGroup) -> str:
@@ -62,12 +91,17 @@ def _in_words(group: RankGroup) -> str:
         f"Of their time the ranks waited {group.waited:.1%} for the last one to come (of that {group.kept:.0%} because"
         f" it was kept from its CPU), and {group.transfer:.1%} for the transfer."
     ]
-    words += [
-        f"The clock of {text.one_line(clock.host, 40)} was {clock.offset_ms:.3f} ms ahead, {clock.drift_ppm:+.1f} ppm"
+    return " ".join([*words, *map(_of_clock, group.clocks)])
+
+
+def _of_clock(clock: ClockSummary) -> str:
+    host = text.one_line(clock.host, 40)
+    if clock.unsure_ms < 0:
+        return f"The clock of {host} jumped: no straight line fits, so who waited for whom is not to be trusted."
+    return (
+        f"The clock of {host} was {clock.offset_ms:.3f} ms ahead, {clock.drift_ppm:+.1f} ppm"
         f" (+- {clock.unsure_ms:.3f} ms); times are corrected."
-        for clock in group.clocks
-    ]
-    return " ".join(words)
+    )
 
 
 def _path(group: RankGroup) -> go.Figure:

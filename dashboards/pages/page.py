@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.base import CONFIG
 from tracekit.dashboards.library import Library, OpenRun
+from tracekit.run.reader import Run
 
 Cell = str | int | float | bool | None
 
@@ -55,6 +56,13 @@ def page(title: str, *children: Component | None, note: str = "") -> Component:
     if note:
         head.append(dmc.Text(note, size="sm", c="dimmed", maw=820))
     return dmc.Stack([dmc.Stack(head, gap=2), *(child for child in children if child is not None)], gap="lg")
+
+
+def of_several_hosts(run: Run) -> str:
+    """What a time axis has to say of a run whose processes had several clocks."""
+    if len({manifest.host for manifest in run.manifests}) < 2:
+        return ""
+    return " Each process is drawn by the clock of its own host; Distributed tells how far these are apart."
 
 
 def section(title: str, *children: Component | None, note: str = "") -> Component:

@@ -12,7 +12,7 @@ from tracekit.dashboards.figures.timeline import PlainFigure, timeline_figure
 from tracekit.dashboards.index import MARKS, Index
 from tracekit.dashboards.library import Library, OpenRun
 from tracekit.dashboards.pages.lanes import marks_of, rows_of
-from tracekit.dashboards.pages.page import Page, View, page, the_run
+from tracekit.dashboards.pages.page import Page, View, of_several_hosts, page, the_run
 from tracekit.dashboards.pages.time_range import Range, as_range, buttons, clicks, next_view
 from tracekit.dashboards.queries import process_labels
 
@@ -54,7 +54,7 @@ def render(view: View) -> Component:
             gap="xs",
         ),
         note="Drag to zoom, Shift-drag to move, double-click for the whole run. What is too short to see is drawn"
-        " as one block: the fainter, the less of it is covered.",
+        " as one block: the fainter, the less of it is covered." + of_several_hosts(run.run),
     )
 
 

@@ -9,6 +9,7 @@ from synthetic import Tape, make_run
 
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
+from tracekit.analysis.report_schema import Finding
 from tracekit.dashboards.app import show
 from tracekit.dashboards.figures.distributed import efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.library import Library
@@ -42,6 +43,50 @@ def test_each_rank_has_a_lane_that_its_work_waiting_and_transfer_fill(tmp_path: 
         whole = (meetings.left[lane, last] - meetings.left[lane, first]) / 1e6
         assert filled[lane] == pytest.approx(whole)
     assert [trace["name"] for trace in figure["data"] if "waiting" in trace["name"]] == ["waiting, backward was late"]
+
+
+def test_who_is_held_by_other_communication_is_drawn_waiting_and_not_at_work(tmp_path: Path) -> None:
+    """GIVEN a rank 0 that loads for long and then gives its buffers WHEN rank 1 waits for these THEN that is drawn as
+    waiting for rank 0, as the report counts it."""
+    late = delay("loading", 10.0, lambda step: 0)
+    (meetings,) = find_meetings(ranks_run(tmp_path / "run", longer=late, gives=True))
+    first, last = middle_of(meetings, 10)
+    drawn = {trace["name"]: trace for trace in meetings_figure(meetings, causes(meetings), first, last)["data"]}
+    waiting, work = drawn["waiting, loading was late"], drawn["its own work"]
+    waited = sum(length for lane, length in zip(waiting["y"], waiting["x"], strict=True) if lane == 1)
+    assert waited == pytest.approx(meetings.waited[1, first + 1 : last + 1].sum() / 1e6) and waited > 90
+    assert max(length for lane, length in zip(work["y"], work["x"], strict=True) if lane == 1) < STEP_MS
+
+
+def test_the_clocks_of_hosts_do_not_change_who_is_drawn_late(tmp_path: Path) -> None:
+    """GIVEN two hosts whose clocks are apart by more than all delays WHEN the page is drawn THEN the rank and the phase
+    are those of one clock."""
+    ranks_run(tmp_path / "one", 2, longer=delay("forward", 4.0, lambda step: 0), hosts=2, ahead_ms=50.0)
+    with Library(tmp_path) as library:
+        drawn = str(show(library, "/", "/distributed", "?run=one")[2])
+    assert "waiting, forward was late" in drawn and "for rank 0" in drawn and "for rank 1" not in drawn
+    assert "times are corrected" in drawn
+
+
+def test_what_is_known_without_any_meeting_is_shown(tmp_path: Path) -> None:
+    """GIVEN ranks that communicate and are never seen to meet THEN that is why the page is empty, unless one of them
+    hung."""
+    tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank) for rank in range(2)]
+    for tape in tapes:
+        tape.met(0, 0, 1000, 0, op="send")
+    make_run(tmp_path / "one", tapes)
+    with Library(tmp_path) as library:
+        assert "Its ranks communicated, but" in str(show(library, "/", "/distributed", "?run=one")[2])
+        library.open("one").report().findings.append(Finding("distributed.never_ended", "rank 1 never came", {}))
+        drawn = str(show(library, "/", "/distributed", "?run=one")[2])
+        assert "rank 1 never came" in drawn and "Its ranks communicated" not in drawn
+
+
+def test_that_nothing_is_known_of_the_ways_is_no_news_of_nobody_being_late(tmp_path: Path) -> None:
+    ranks_run(tmp_path / "one", 2, longer=delay("forward", 4.0, lambda step: 0), left_out=lambda step: step % 2 == 0)
+    with Library(tmp_path) as library:
+        drawn = str(show(library, "/", "/distributed", "?run=one")[2])
+    assert "is not known, so nobody is named" in drawn and "No rank kept the others waiting" not in drawn
 
 
 def test_efficiencies_are_shown_in_percent() -> None:

@@ -58,6 +58,11 @@ def test_the_surface_has_a_cell_for_every_setting_and_marks_for_two() -> None:
     assert (now.x[0], now.y[0]) == (0, 0) and (recommended.x[0], recommended.y[0]) == (2, 1)
 
 
+def test_a_mark_without_a_cell_is_left_out() -> None:
+    forecasts = [LoaderForecast(1, 2, 9.0, 10.0, 11.0), LoaderForecast(2, 2, 9.0, 10.0, 11.0)]
+    assert len(surface_figure(forecasts, [Mark("now", 1, 3, "circle"), Mark("now", 12, 2, "circle")]).data) == 1
+
+
 @pytest.mark.parametrize("makers", [[-1, -1], [3, 4]])
 def test_each_worker_has_a_lane_with_its_batches(makers: list[int]) -> None:
     """Batches whose making was not seen are waited for, and in nobody's lane."""

@@ -576,6 +576,32 @@ def test_a_long_epoch_is_judged_by_all_of_its_length() -> None:
     assert found.expected == pytest.approx(0.003, rel=0.02)
 
 
+@pytest.mark.parametrize("epochs", [1, 8])
+def test_workers_far_ahead_in_long_epochs_find_no_cpu_that_is_not_there(epochs: int) -> None:
+    """GIVEN two CPUs, 30 ms of a worker and 10 of the program for each of thousands of batches THEN no setting is told
+    to take less than 20 ms, however many batches are made by the time that the last one is handed out."""
+    many = 1000 * epochs
+    run = costs(workers=2, cpu=0.03, consume=0.01, cpus=2.0)
+    names = ("wait", "gap", "blocked", "cpu", "delayed", "receive", "consume", "number")
+    longer: dict[str, Any] = {name: np.resize(getattr(run, name), many) for name in names}
+    long = replace(run, first=np.arange(many) % 1000 == 0, **longer)
+    for workers, prefetch in ((2, 2), (8, 2), (8, 16)):
+        took = time_of(long, LoaderSettings(workers, prefetch), Storage())
+        assert 0.0199 <= took <= 0.0215, (workers, prefetch)
+
+
+def test_starting_workers_of_a_long_epoch_is_set_against_all_that_is_waited() -> None:
+    """GIVEN an epoch of 5,000 batches that are waited for 10 ms each, and a start of 5 s THEN that is a tenth of the
+    waiting, and not most of it."""
+    run = costs(workers=1, blocked=0.02, consume=0.01)
+    names = ("wait", "gap", "blocked", "cpu", "delayed", "receive", "consume", "number")
+    longer: dict[str, Any] = {name: np.resize(getattr(run, name), 5000) for name in names}
+    longer["wait"][0] += 5
+    found = split(replace(run, first=np.arange(5000) == 0, boot=5.0, **longer))
+    assert found is not None and found.startup == pytest.approx(5 / 55, abs=0.02)
+    assert found.storage == pytest.approx(50 / 55, abs=0.02)
+
+
 @pytest.mark.parametrize(("waited", "crowded"), [(0.0, 0.0), (0.002, 0.5), (0.009, 1.0)])
 def test_so_much_waiting_for_cpus_counts_that_the_replay_lasts_as_long_as_the_run(
     waited: float, crowded: float

@@ -235,6 +235,16 @@ def test_a_probe_tries_the_best_the_hoped_for_and_the_most_and_fewest_that_are_a
     assert contenders([summary(sure, workers=4)], {"loader": (16, 2)}) == []
 
 
+def test_a_number_between_the_best_and_the_most_is_tried() -> None:
+    """GIVEN 2 workers that seem best, and 8 that may be as good for all that the replay can tell THEN 4 are tried after
+    these, as twice as many as 2 and half of 8, though the replay has them for slower; of 3 and 4 there is none."""
+    alike = {0: (50.0, 50.0), 2: (10.0, 10.0), 3: (10.8, 10.8), 4: (11.0, 11.0), 6: (11.0, 11.0), 8: (11.0, 11.0)}
+    assert contenders([summary(alike)], {"loader": (16, 2)}) == [{"loader": (workers, 2)} for workers in (2, 8, 4)]
+    assert contenders([summary({0: (50.0, 50.0), 3: (10.0, 10.0), 4: (10.8, 10.8)})], {"loader": (16, 2)}) == [
+        {"loader": (3, 2)}, {"loader": (4, 2)}
+    ]  # fmt: skip
+
+
 def test_the_fewest_workers_are_tried_with_many_batches_ahead_too() -> None:
     """GIVEN times by workers and batches ahead THEN the fewest that may be as good are tried with 8 batches, not 16."""
     loader = summary({0: (50.0, 50.0), 1: (10.4, 10.4), 2: (10.0, 10.0)}, workers=2)

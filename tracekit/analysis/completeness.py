@@ -1,6 +1,7 @@
 """What the analysis of a run cannot know, beyond what recording itself noted."""
 
 from tracekit.analysis.loop import What
+from tracekit.analysis.people import find_people
 from tracekit.analysis.steps import Steps
 from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
@@ -11,7 +12,7 @@ _RULES_WITH_A_MARK_AT_THE_END = {"explicit": What.MARK, "optimizer": What.OPTIMI
 def all_missing(run: Run, has_steps: bool, unfinished: list[Missing]) -> list[Missing]:
     """What was not captured, cannot be read or cannot be derived, each with the reason. `unfinished` are the steps that
     no process came to the end of."""
-    notes = [*run.missing, *(unfinished if _is_cut_short(run) else [])]
+    notes = [*run.missing, *(unfinished if _is_cut_short(run) else []), *_ranks_not_seen(run)]
     said = {word for note in notes for word in note.what.split(", ")}
     if not has_steps and "steps" not in said:
         notes.append(_no_steps(run))
@@ -19,6 +20,22 @@ def all_missing(run: Run, has_steps: bool, unfinished: list[Missing]) -> list[Mi
         if table not in said and not _count(run, table):
             notes.append(Missing(table, _why_none(run, table)))
     return list(dict.fromkeys(notes))
+
+
+def _ranks_not_seen(run: Run) -> list[Missing]:
+    """Of each job that was as large, the ranks that nobody recorded."""
+    seen: dict[tuple[int, int], set[int]] = {}
+    for who in find_people(run):
+        if who.rank >= 0 and who.world > 0 and not who.is_loader_worker:
+            seen.setdefault((who.attempt, who.world), set()).add(who.rank)
+    return [
+        Missing(
+            f"{world - len(ranks)} of {world} ranks" + (f" of attempt {attempt}" if attempt else ""),
+            "nothing was recorded of them: who waited for one of them is told to have been at transfer",
+        )
+        for (attempt, world), ranks in seen.items()
+        if len(ranks) < world
+    ]
 
 
 def _no_steps(run: Run) -> Missing:

@@ -30,7 +30,8 @@ _FEWEST_OF_A_TURN = 16
 class Delay:
     """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`. `share_of_waiting` of
     all ranks' waiting, `cost_s` in rank-seconds. `step_share`: by how much longer it made a step than that of the
-    others, at least, expected, at most (95 %), on average over all steps. `always`: in all of them, not in turns."""
+    others, at least, expected, at most (95 %), on average over all steps. `always`: by the mean over all of them,
+    which a few long ones may be, and not in turns."""
 
     rank: int
     phase: str

@@ -127,7 +127,7 @@ def _root_causes(report: Report) -> list[Finding]:
     found = []
     for group in report.ranks:
         for delay in group.delays:
-            often = "in each step" if delay.always else "in its turn"
+            often = "on average over all steps" if delay.always else "in its turn"
             alike = f", as that of all ranks of {delay.host}," if delay.of_host else ""
             found.append(
                 Finding(

@@ -184,7 +184,8 @@ def _costs(
     first = np.append(True, epoch[1:] != epoch[:-1])
     itself = (batches["worker"] < 0).to_numpy()
     wait = (received - asked) / _NS
-    late = (asked - batches["made_ns"].to_numpy(dtype=np.int64)) / _NS
+    made = batches["made_ns"].to_numpy(dtype=np.int64)
+    late = np.where(_meets(np.minimum(made, asked), asked, stops), np.nan, (asked - made) / _NS)
     cpu = _filled(cpu / _NS, known)
     at_once, length = _at_once(batches[known])
     ranks = _ranks_beside(run, process)
@@ -255,11 +256,12 @@ def _costs(
 
 
 def _stopped(batches: pd.DataFrame, stops: Sequence[Stop]) -> NDArray[np.bool_]:
-    """Which batches a stop falls into."""
-    asked, begun, received = (
-        batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "made_start_ns", "received_ns")
+    """Which batches a stop falls into as they are made, or waited for; while one that is ready waits to be asked for a
+    stop changes nothing of it."""
+    asked, begun, made, received = (
+        batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "made_start_ns", "made_ns", "received_ns")
     )
-    return _meets(np.where(begun > 0, np.minimum(asked, begun), asked), received, stops)
+    return _meets(asked, received, stops) | ((begun > 0) & _meets(begun, made, stops))
 
 
 def _meets(begins: NDArray[np.int64], ends: NDArray[np.int64], stops: Sequence[Stop]) -> NDArray[np.bool_]:

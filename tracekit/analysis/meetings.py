@@ -272,10 +272,10 @@ def with_parts(changes: pd.DataFrame, parts: Times, phase: str) -> pd.DataFrame:
     phases, thread = changes["phase"].to_numpy(), changes["thread"].iloc[0]
     before: dict[int, tuple[int, int, int]] = {}  # the last change in the midst of a phase, by the place of that
     more = []
-    for start, end in _cut(parts, times).tolist():
-        at = int(np.searchsorted(times, start, "right")) - 1
-        if not 0 <= at < len(times) - 1 or phases[at] not in PHASES:
-            continue
+    cut = _cut(parts, times)
+    places = np.searchsorted(times, cut[:, 0], "right") - 1
+    is_known = (places >= 0) & (places < len(times) - 1) & np.isin(phases, PHASES)[places]
+    for (start, end), at in zip(cut[is_known].tolist(), places[is_known].tolist(), strict=True):
         began, had_cpu, had_waited = before.get(at, (int(times[at]), int(cpu[at]), int(delayed[at])))
         end = min(end, int(times[at + 1]))
         computed = max(min(end - start, int(cpu[at + 1]) - had_cpu), 0)

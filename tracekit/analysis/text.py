@@ -30,7 +30,7 @@ _TELLING = (
     "psi.memory.some_ns",
     "psi.io.some_ns",
 )
-_CAUSES = ("delay.root_cause", "distributed.never_ended", "ddp.unused_parameters")  # what is said of ranks
+CAUSES = ("delay.root_cause", "distributed.never_ended", "ddp.unused_parameters")  # what is said of ranks
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 Lines = list[str]
@@ -215,7 +215,7 @@ def _ranks(report: Report) -> Lines:
     ]
     head = ["group", "ranks", "meetings", "waited", "transfer", "efficiency", "balance", "serial.", "transf."]
     lines = ["RANKS  who waited for whom", *_table(head, rows), *_more(len(report.ranks))]
-    causes = [finding.title for finding in report.findings if finding.id in _CAUSES]
+    causes = [finding.title for finding in report.findings if finding.id in CAUSES]
     return lines + [line for cause in causes[:_ROWS] for line in _wrapped(cause)]
 
 

@@ -12,8 +12,12 @@ from scipy.optimize import brentq
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 
-# So many batches are replayed, of so many epochs: the rest goes on as they did.
+# So many batches are replayed, of so many epochs, and at both ends as many more as workers may be ahead: the rest goes
+# on as they did between, when workers were as far ahead as they come and there was something left to hand out.
 _MOST_BATCHES = 400
+# With more ahead than this, or than two for each worker, the replay of a long epoch is as if there were so many: more
+# would take minutes, for what no loader gains.
+_MOST_AHEAD = 256
 _MOST_EPOCHS = 4
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
 # tensors and `fork` on Linux x86-64. Taking and ending may cost the share CHEAPEST of it: on other days such a machine
@@ -85,15 +89,15 @@ def stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
 def time_of(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, beside: Beside = Beside()) -> float:
     """Seconds per batch."""
     replays = _replays(costs, *_with_storage(costs, settings, storage, beside), settings)
-    total = sum(times * _length(found, batches) for times, found, batches in replays)
+    total = sum(each.times * each.length for each in replays)
     return (total + stops_s(costs, settings.workers, beside.cost)) / batches_of(costs)
 
 
 def slowed(costs: LoaderCosts, settings: LoaderSettings, at_once: float) -> float:
     """How many times longer reading takes with these settings where storage reads so many `at_once`."""
     work, machine = _with_storage(costs, settings, Storage(at_once), Beside())
-    alone = sum(float(costs.blocked[epoch.at].sum()) for epoch in typical_epochs(costs))
-    reading = sum(times * found.reading for times, found, _ in _replays(costs, work, machine, settings))
+    alone = sum(float(costs.blocked[epoch.at].sum()) for epoch in typical_epochs(costs, _ahead(settings)))
+    reading = sum(each.times * each.replay.reading for each in _replays(costs, work, machine, settings))
     return reading / alone if alone else 1.0
 
 
@@ -110,12 +114,12 @@ def _with_storage(
 
 def stall(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
     """For how long the program waits in the epochs that are replayed, s."""
-    return sum(times * found.stall for times, found, _ in _replays(costs, work, machine, settings))
+    return sum(each.times * each.stall for each in _replays(costs, work, machine, settings))
 
 
 def computing(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> float:
-    """For how long it computes in the batches that are replayed, s."""
-    return sum(times * (found.end - found.stall) for times, found, _ in _replays(costs, work, machine, settings))
+    """For how long it computes in the epochs that are replayed, s."""
+    return sum(each.times * (each.length - each.stall) for each in _replays(costs, work, machine, settings))
 
 
 def starts_of(costs: LoaderCosts) -> float:
@@ -130,59 +134,94 @@ def _makings(costs: LoaderCosts) -> int:
     return min(max(costs.settings.made, 1), int(costs.first.sum()))
 
 
-def _replays(
-    costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings
-) -> Iterator[tuple[float, Replay, int]]:
-    """Replays of each chosen epoch: how many times it counts, and how many batches the epoch has. Of workers that
-    persist the first one counts with their start as often as they are started, and for the rest without."""
-    already, starts = replace(settings, start=0.0, boot=0.0), starts_of(costs)
-    for number, epoch in enumerate(typical_epochs(costs)):
+@dataclass(frozen=True)
+class _Replayed:
+    """A replay of an epoch, or of some of its `batches`, that counts so many times. `half` is the first of those that
+    stand for the rest, which goes on as they do until the last indices are handed out, `ahead` of the end: from then on
+    workers come to their end, and leave the CPUs to the program."""
+
+    times: float
+    replay: Replay
+    batches: int
+    half: int
+    ahead: int
+
+    @property
+    def length(self) -> float:
+        """What the whole epoch takes, s."""
+        if not self._more:
+            return self.replay.end
+        asked = self.replay.asked
+        return self.replay.end + self._more * float(asked[-self.ahead - 1] - asked[self.half])
+
+    @property
+    def stall(self) -> float:
+        """For how long the program waits in it, s."""
+        waits = self.replay.received - self.replay.asked
+        return self.replay.stall + self._more * float(waits[self.half : -self.ahead - 1].sum())
+
+    @property
+    def _more(self) -> float:
+        """How many times the batches that stand for the rest come once more."""
+        left = self.batches - len(self.replay.asked)
+        return left / (len(self.replay.asked) - self.ahead - 1 - self.half) if left else 0.0
+
+
+def _replays(costs: LoaderCosts, work: Workload, machine: Machine, settings: LoaderSettings) -> Iterator[_Replayed]:
+    """Replays of each chosen epoch. Of workers that persist the first one counts with their start as often as they are
+    started, and for the rest without."""
+    starts, ahead = starts_of(costs), _ahead(settings)
+    for number, epoch in enumerate(typical_epochs(costs, ahead)):
+        if epoch.batches > len(epoch.at) and settings.workers:
+            settings = replace(settings, prefetch=ahead // settings.workers)
+        already = replace(settings, start=0.0, boot=0.0)
         part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
         anew = 1.0 if not costs.settings.persistent_workers else 0.0 if number else starts
         for times, how in ((anew, settings), (1 - anew, already)):
             if times:
-                yield times, replay(part, machine, how), epoch.batches
+                found = replay(part, machine, how)
+                yield _Replayed(times, found, epoch.batches, epoch.half, ahead)
 
 
 @dataclass(frozen=True)
 class _Epoch:
-    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them."""
+    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them, of which those from
+    `half` on are spread over what does not belong to its beginning."""
 
     first: int
     batches: int
     at: NDArray[np.intp]
+    half: int
 
 
-def typical_epochs(costs: LoaderCosts) -> list[_Epoch]:
+def typical_epochs(costs: LoaderCosts, ahead: int = 0) -> list[_Epoch]:
     """The epochs of the most typical pace, half of them at most: the first has the program's start in it, and another
-    one what else happened to run. Of a long one its beginning, and as many batches spread over the rest."""
+    one what else happened to run. Of a long one its beginning, as many batches spread over the rest, and with either as
+    many more as workers may be `ahead`."""
     begins = np.flatnonzero(costs.first)
     ends = np.append(begins[1:], len(costs))
     pace = np.add.reduceat(costs.wait + costs.gap, begins) / (ends - begins)
     count = min(max(-(-len(begins) // 2), 2), _MOST_EPOCHS, len(begins))
     typical = np.sort(np.argsort(np.abs(pace - np.median(pace)), kind="stable")[:count])
-    most = _MOST_BATCHES // count
+    some = _MOST_BATCHES // count
+    half, more = some // 2 + ahead, some - some // 2 + ahead + 1
     return [
-        _Epoch(begin, end - begin, _sampled(begin, end, most))
+        _Epoch(begin, end - begin, _sampled(begin, end, half, more), half)
         for begin, end in zip(begins[typical].tolist(), ends[typical].tolist(), strict=True)
     ]
 
 
-def _sampled(begin: int, end: int, most: int) -> NDArray[np.intp]:
-    if end - begin <= most:
+def _ahead(settings: LoaderSettings) -> int:
+    """How many batches are handed out before the program has got one of them, as far as they are replayed."""
+    return min(settings.prefetch, max(_MOST_AHEAD // max(settings.workers, 1), 2)) * settings.workers
+
+
+def _sampled(begin: int, end: int, half: int, more: int) -> NDArray[np.intp]:
+    """So many of the first, and so many spread over the rest; all where there are not more."""
+    if end - begin <= half + more:
         return np.arange(begin, end)
-    half = begin + most // 2
-    rest = np.linspace(half, end - 1, most - most // 2).round().astype(np.intp)
-    return np.concatenate([np.arange(begin, half), rest])
-
-
-def _length(found: Replay, batches: int) -> float:
-    """What the whole epoch takes, for which some of its batches were replayed: the rest goes on as the second half."""
-    seen = len(found.asked)
-    if batches == seen:
-        return found.end
-    half = seen // 2
-    return float(found.end + (batches - seen) * (found.end - found.asked[half]) / (seen - half))
+    rest = np.linspace(begin + half, end - 1, more).round().astype(np.intp)
+    return np.concatenate([np.arange(begin, begin + half), rest])
 
 
 def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:

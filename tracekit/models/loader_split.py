@@ -119,7 +119,7 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
     goes on, and waits for them the longer."""
     if not costs.settings.num_workers:
         return costs
-    did = sum(float(costs.gap[each.at].sum()) for each in typical_epochs(costs))
+    did = sum(float(costs.gap[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
 
     def preferred(share: float) -> LoaderCosts:
         return as_crowded(replace(costs, preferred=share))

@@ -74,7 +74,8 @@ class Forecasts:
 
 
 def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe | None = None) -> Forecasts:
-    """The time per batch for every number of workers up to 4 per CPU (or those given) and prefetch factors up to 16.
+    """The time per batch for every number of workers up to 4 per CPU and that of the run (or those given), and prefetch
+    factors up to 16 and that of the run.
 
     What would not fit into memory is left out. `probe`: what a probe has seen of the same loader. What was measured
     in the probe is weighed against the replay; what the replay misses of it, and of the time that the run had, it is
@@ -112,10 +113,12 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
         return Forecast(settings, low, factor * found.expected, high)
 
+    tried = sorted({*worker_counts(int(np.ceil(costs.cpus))), current.workers}) if counts is None else counts
+    ahead = sorted({*_PREFETCH, current.prefetch} if current.workers else _PREFETCH)
     grid = [
         forecast(LoaderSettings(workers, prefetch, current.in_order, *startup))
-        for workers in (counts if counts is not None else worker_counts(int(np.ceil(costs.cpus))))
-        for prefetch in (_PREFETCH if workers else (2,))
+        for workers in tried
+        for prefetch in (ahead if workers else (2,))
         if fits(costs, workers, prefetch)
     ]
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)

@@ -25,7 +25,7 @@ from tracekit.advice.loading import (
     smallest_as_good,
 )
 from tracekit.analysis.loading import LoaderCosts, loader_costs
-from tracekit.analysis.report_schema import LoaderSummary
+from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loader_memory import fits, needed
@@ -66,9 +66,9 @@ Cells = dict[str, tuple[int, int]]  # by loader: workers and batches ahead of ea
 
 def probe(run: Run, say: Callable[[str], None]) -> None:
     """Record the run's command again, in its directory, into the folder `probe` of the run, as it is, with what seems
-    best, with what would be best if storage answered many as fast as few, and with the most and the fewest workers that
-    may be as good as that; where nothing seems better, with as many workers as are ever advised and fit into memory.
-    Then again as it is and with what seems best of these, for as long.
+    best, with what would be best if storage answered many as fast as few, with the most and the fewest workers that may
+    be as good as that, and with a number between; where nothing seems better, with as many workers as are ever advised
+    and fit into memory. Then again as it is, with what seems best of these, and with what there was no time for.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -94,9 +94,9 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
 
 def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
     """What seems best, the most workers that may be as good if storage answers many as fast as few, for all that the
-    replay can tell, what is best then, and the fewest workers that may be as good, also with many batches ahead, of all
-    loaders that are `probed` at once; one that has nothing to try is left as it is. None twice, and none that the run
-    had."""
+    replay can tell, a number between these, what is best then, and the fewest workers that may be as good, also with
+    many batches ahead, of all loaders that are `probed` at once; one that has nothing to try is left as it is. None
+    twice, and none that the run had."""
     tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
@@ -110,12 +110,25 @@ def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
             for each in loader.forecasts
             if alike and each.num_workers == alike[0].num_workers and each.prefetch_factor <= _DEEP
         ]
-        all_of_them = best, *alike[-1:], others[0], *alike[:1], *deep[-1:]
+        between = _between(loader.forecasts, best, alike[-1]) if best and alike else []
+        all_of_them = best, *alike[-1:], *between, others[0], *alike[:1], *deep[-1:]
         cells = [(each.num_workers, each.prefetch_factor) for each in all_of_them if each]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
     most = max(map(len, tried.values()), default=0)
     return [{loader: cells[min(number, len(cells) - 1)] for loader, cells in tried.items()} for number in range(most)]
+
+
+def _between(forecasts: list[LoaderForecast], few: LoaderForecast, many: LoaderForecast) -> list[LoaderForecast]:
+    """The number of workers, with as many batches ahead as `many` have, that lies in the middle between few and many:
+    as many times the former as the latter are times it. None where there is none between."""
+    middle = math.sqrt(max(few.num_workers, 1) * many.num_workers)
+    found = [
+        each
+        for each in forecasts
+        if few.num_workers < each.num_workers < many.num_workers and each.prefetch_factor == many.prefetch_factor
+    ]
+    return sorted(found, key=lambda each: abs(each.num_workers - middle))[:1]
 
 
 def best_of(tried: list[Cells], loaders: list[LoaderSummary]) -> Cells:
@@ -172,16 +185,16 @@ class _Probing:
         self._alone(others[:1])
 
     def _in_turns(self, others: list[Cells]) -> None:
-        """First with all of them; then, where half of the time is turns enough for a choice, with what seems best by
-        that. Raises StudyError or TimeoutError where the first fails."""
+        """First with as many as have turns enough in half of the time, where that is a choice; then with what seems
+        best of these, and with those that had no turns. Raises StudyError or TimeoutError where the first fails."""
         at_once, in_half = (int(lasts_s / (_TURNS * self._turn_s)) - 1 for lasts_s in (_LASTS_S, _LASTS_S / 2))
         if in_half < _CHOICE or len(others) < _CHOICE:
             self._have_turns(others[: max(min(at_once, _CHOICE), 1)], _LASTS_S)
             return
-        tried = others[:in_half]
+        tried, left = others[:in_half], others[in_half:]
         self._have_turns(tried, _LASTS_S / 2)
         try:
-            self._have_turns([best_of(tried, analyze(self._run).loaders)], _LASTS_S / 2)
+            self._have_turns([best_of(tried, analyze(self._run).loaders), *left[: in_half - 1]], _LASTS_S / 2)
         except (StudyError, TimeoutError) as error:
             self._say(f"the second time {error}")
 
