@@ -167,7 +167,6 @@ class Epoch:
         self._iterator = weakref.ref(iterator)  # which is to go, with its workers, when the program lets go of it
         self._generator = generator
         self._issued: deque[Any] = deque(maxlen=_MOST_WAITING + ahead)  # what is not compared yet
-        self._asked: Iterator[Any] | None = None
         self._foretold = 0  # batches that the copy which goes on was right about
 
     def is_of(self, iterator: Any) -> bool:
@@ -191,7 +190,9 @@ class Epoch:
         noted = filterfalse(self._issued.append, indices)  # `append` returns None
         rest: Iterator[Any] = map(list.copy, noted) if are_batches else noted
         if most is not None:
-            self._asked = rest  # `islice` lets go of it when it fails, which another thread may be in
+            # `islice` lets go of it when it fails, which another thread may be in; but nobody else is to hold on to it,
+            # and so to the data set, when the program has let go of the iterator.
+            self._iterator()._tracekit_asked = rest
             return Watched(self, indices, chain(islice(rest, most), indices), spend)
         # Then None, and nothing more for the program. The copies are asked once more, too: some draw when they end.
         end = filter(self._issued.append, [None])
@@ -218,9 +219,13 @@ class Epoch:
             self.known = self.foreseen = None
             self._order.is_not_foreseen()
         elif self._issued:
-            with self._order.unseen() as is_unseen:
-                if is_unseen:
-                    self._compare()
+            try:
+                with self._order.unseen() as is_unseen:
+                    if is_unseen:
+                        self._compare()
+            except Exception:  # what is asked for does not compare to a truth: arrays
+                self.known = self.foreseen = None
+                self._order.is_not_known()
 
     def _compare(self) -> None:
         issued = [self._issued.popleft() for _ in range(len(self._issued))]

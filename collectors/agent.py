@@ -297,10 +297,16 @@ class Agent:
 
     def _after_the_notes(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def leave(*args: Any, **kwargs: Any) -> Any:
-            self._run_all([*self.before_leaving, self.write_noted])
-            return original(*args, **kwargs)
+            try:
+                self._run_all([*self.before_leaving, self.write_noted, self._write_what_was_lost])
+            finally:  # whatever a signal handler raises meanwhile: nobody comes back from here
+                original(*args, **kwargs)
 
         return leave
+
+    def _write_what_was_lost(self) -> None:
+        if self.spool.dropped:
+            self.write_status()
 
     def _run_all(self, actions: list[Callable[[], None]]) -> None:
         for act in actions:

@@ -7,6 +7,8 @@ from typing import Any
 _DEEPEST, _MOST_PARTS = 3, 64
 # Others now and then, up to so many parts; of so many in one, the first ones tell what they are.
 _MOST_OF_ANY, _MOST_LOOKED_AT = 1024, 4096
+# How much of a batch was seen: but for parts that do not show what they hold, or not all parts, as they are too many.
+_TOO_MANY, _IN_PART, _WHOLE = range(3)
 _HOLD_NOTHING = (int, float, complex, bool, str, bytes, type(None), type, type(len), type(lambda: None))
 
 
@@ -29,41 +31,46 @@ def bytes_of_any(batch: Any) -> int:
 
 
 def is_on_device(batch: Any) -> bool:
-    """Whether one of the tensors in a batch, as far as `bytes_of` looks, is not in the memory of the CPU."""
-    level = [batch]
-    for _ in range(_DEEPEST):
-        deeper: list[Any] = []
-        for part in level[:_MOST_PARTS]:
-            kind = type(part)
-            if kind in (list, tuple):
-                deeper += part
-            elif kind is dict:
-                deeper += part.values()
-            elif kind.__module__ == "torch" and kind.__name__ == "Tensor" and part.device.type != "cpu":
-                return True
-        level = deeper
-    return False
+    """Whether one of the tensors in a batch, as far as `bytes_of_any` looks, is not in the memory of the CPU."""
+    import torch
+
+    try:
+        with torch._C.DisableTorchFunction():
+            arrays, _ = _arrays(batch)
+            return any(isinstance(each, torch.Tensor) and each.device.type != "cpu" for each in arrays)
+    except Exception:  # what the program has put there may be odd
+        return False
 
 
 def _found(batch: Any) -> int:
     import torch
 
-    total, met, is_hidden = 0, 0, False
-    left, seen = [batch], {id(batch)}
     with torch._C.DisableTorchFunction():  # else a mode, or a class of tensors, would see that we look
-        while left and met <= _MOST_OF_ANY:
-            part = left.pop()
-            met += 1
-            is_array = type(part).__name__ == "ndarray" and type(part).__module__ == "numpy"
-            if is_array or isinstance(part, torch.Tensor):
-                total += part.nbytes
-                continue
-            parts = _parts(part)
-            is_hidden |= parts is None
-            inside = {id(each): each for each in parts or ()}
-            left += [each for key, each in inside.items() if key not in seen]
-            seen |= inside.keys()
-    return -1 if left or (is_hidden and not total) else total
+        arrays, is_known = _arrays(batch)
+        total = sum(each.nbytes for each in arrays)
+    return total if is_known and (total or is_known == _WHOLE) else -1
+
+
+def _arrays(batch: Any) -> tuple[list[Any], int]:
+    """The tensors and arrays in a batch, as far as was looked, and how much is known of it."""
+    import torch
+
+    arrays, met, known = [], 0, _WHOLE
+    left, seen = [batch], {id(batch)}
+    while left and met <= _MOST_OF_ANY:
+        part = left.pop()
+        met += 1
+        is_array = type(part).__name__ == "ndarray" and type(part).__module__ == "numpy"
+        if is_array or isinstance(part, torch.Tensor):
+            arrays.append(part)
+            continue
+        parts = _parts(part)
+        if parts is None:
+            known = _IN_PART
+        inside = {id(each): each for each in parts or ()}
+        left += [each for key, each in inside.items() if key not in seen]
+        seen |= inside.keys()
+    return arrays, _TOO_MANY if left else known
 
 
 def _parts(part: Any) -> list[Any] | None:

@@ -159,7 +159,14 @@ class Fetching:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             return self._seen(original, fetcher, possibly_batched_index)
 
+        fetch.inside = original  # type: ignore[attr-defined]
         return fetch
+
+    def _is_of_torch(self, fetch: Any) -> bool:
+        """Whether what is called is torch's own, of which it is known what it does with the indices."""
+        while hasattr(fetch, "inside"):
+            fetch = fetch.inside
+        return getattr(fetch, "__code__", None) in self._fetch
 
     def next_seen(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch of an iterator that makes it itself. To be called when `next` has come: a hook that is always
@@ -212,7 +219,7 @@ class Fetching:
         look = None
         if entered >= self._looks.next:
             try:
-                look = self._look_at(fetcher, possibly_batched_index)
+                look = self._look_at(fetcher, possibly_batched_index, self._is_of_torch(original))
             except Exception as error:
                 agent.fail("loading", error)
         indices = possibly_batched_index if look is None or look.samples is None else look.samples
@@ -257,11 +264,12 @@ class Fetching:
             self._iterations += 1
         return place
 
-    def _look_at(self, fetcher: Any, indices: Any) -> Look:
-        """Begin to look closely at a batch: at its samples, its reads, and for how long it waits for a CPU."""
+    def _look_at(self, fetcher: Any, indices: Any, of_torch: bool) -> Look:
+        """Begin to look closely at a batch: at its samples, where torch iterates over their indices, at its reads, and
+        for how long it waits for a CPU."""
         is_map = type(fetcher).__name__ == "_MapDatasetFetcher"
         at_once = is_map and _gets_all_at_once(fetcher.dataset)
-        one_by_one = fetcher.auto_collation and indices is not None and not at_once
+        one_by_one = of_torch and fetcher.auto_collation and type(indices) is list and not at_once
         look = Look(Samples(indices) if one_by_one else None, delayed(), self._reading.spent_ns)
         self._reading.begin()
         look.faults.begin()

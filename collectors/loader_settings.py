@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from inspect import BoundArguments, signature
+from multiprocessing import current_process
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ from tracekit.settings.inside import KEPT_WORKERS, ORIGIN, REFUSED, WHICH, by_lo
 from .agent import Agent
 from .patching import Patches, bound
 
+_SET_LATER = ("num_workers", "prefetch_factor", "in_order", "pin_memory")
 # What only workers have: torch refuses it for a loader without.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
 
@@ -20,6 +22,7 @@ class LoaderSettings:
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
         self._settings = by_loader(agent.session["settings"])
+        self._given: dict[str, str] = {}  # by loader: the name under which its settings stand
         agent.facts_now.append(agent.loaders.facts)
 
     def hook_loaders(self, module: ModuleType) -> None:
@@ -32,6 +35,8 @@ class LoaderSettings:
 
         def begin(loader: Any) -> Any:
             loaders.iterated()
+            if self._given:
+                self._look_whether_it_has_them(loader)
             return original(loader)
 
         return begin
@@ -47,6 +52,7 @@ class LoaderSettings:
                 given = bound(known, loader, *args, **kwargs) if meant else None
                 if meant and given:
                     self._change(meant, given)
+                    self._given[name] = meant
                     _, *args = given.args  # type: ignore[assignment]
                     kwargs = given.kwargs
                     facts = self._agent.loaders.facts_of(name)
@@ -60,6 +66,17 @@ class LoaderSettings:
                 self._agent.loaders.keep(loader, name)
 
         return __init__
+
+    def _look_whether_it_has_them(self, loader: Any) -> None:
+        """A program may set what torch lets it set when the loader is there."""
+        try:
+            meant = self._given.pop(self._agent.loaders.name(loader), None)
+            values = self._settings[meant].items() if meant else ()
+            others = [key for key, value in values if key in _SET_LATER and getattr(loader, key, value) != value]
+            if others and (loader.num_workers or "num_workers" in others):
+                self._agent.note_missing(REFUSED + str(meant), f"the program sets {', '.join(others)} of it afterwards")
+        except Exception as error:
+            self._agent.fail("conditions", error)
 
     def _meant_for(self, name: str) -> str | None:
         """The name under which the settings of a loader stand: those that say that they are for one of its origin, as a
@@ -84,6 +101,10 @@ class LoaderSettings:
                 "it reads an iterable data set, which other workers would share out in another way",
             )
             del values["num_workers"]
+        if values.get("num_workers") and current_process().daemon:
+            why = "the process is a daemon of multiprocessing, which may have no children"
+            self._agent.note_missing(REFUSED + name, why)
+            return
         arguments.update(values)
         if not arguments["num_workers"]:
             left_out = [key for key in values if arguments[key] != _OF_WORKERS.get(key, arguments[key])]

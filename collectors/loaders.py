@@ -4,6 +4,8 @@ import os
 import sys
 import weakref
 import zlib
+from multiprocessing import current_process
+from numbers import Integral
 from types import FrameType
 from typing import Any
 
@@ -77,9 +79,12 @@ class Loaders:
             "sampler": type(sampler_of(loader._index_sampler)).__name__,
             "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
             "start_method": _start_method(loader),
+            "daemonic": current_process().daemon,
         }
-        known = {key: value for key, value in facts.items() if type(value) in (int, bool, str)}
+        plain = {key: int(value) if _is_number(value) else value for key, value in facts.items()}
+        known = {key: value for key, value in plain.items() if type(value) in (int, bool, str)}
         told = self.facts_of(self.name(loader))
+        told.setdefault("made", 0)
         if any(told.get(key, known.get(key)) != known.get(key) for key in _ALIKE):
             told["varied"] = True
         told.update(known)
@@ -104,6 +109,11 @@ def sampler_of(index_sampler: Any) -> Any:
         index_sampler = index_sampler.sampler
         kind = type(index_sampler)
     return index_sampler
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a whole one of another type, as of numpy."""
+    return not isinstance(value, int) and isinstance(value, Integral)
 
 
 def _start_method(loader: Any) -> str | None:

@@ -183,7 +183,7 @@ class Loading:
             facts = self._agent.loaders.facts_of(of.loader)
             self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open, self._is_short)
         order = self._orders[of.loader]
-        ahead = (loader.num_workers or 0) * (loader.prefetch_factor or 0)
+        ahead = int((loader.num_workers or 0) * (loader.prefetch_factor or 0))  # they may be of numpy
         of.order = Epoch(order, iterator, of.generator, ahead) if order.can_be_known(iterator) else None
         if of.order is not None:
             makes_batches = type(iterator._index_sampler).__name__ == "BatchSampler"  # torch's, as it can be known

@@ -79,7 +79,7 @@ class PhaseClock:
         """The loop goes into a phase, from which it comes back."""
         if self.follows and get_ident() == self._thread:
             self._begin_step()
-            if phase in (LOADING, OPTIMIZER) and phase in self._open:  # it was left by an exception
+            if phase == OPTIMIZER and phase in self._open:  # it was left by an exception
                 del self._open[self._open.index(phase) :]
             self._open.append(phase)
             self._change(phase)

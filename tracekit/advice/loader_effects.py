@@ -50,6 +50,8 @@ def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:
         return ""
     if loader.on_device:
         return "its batches are made on a GPU, which a process that is forked cannot use"
+    if loader.daemonic:
+        return "the process that goes through it is a daemon of multiprocessing, which may have no children"
     if inside := [name for name, each in facts.items() if each.inside]:
         return f"its data set starts the workers of {', '.join(inside)}, and a worker starts none"
     return ""

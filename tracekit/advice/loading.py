@@ -165,6 +165,8 @@ def _advise(
     name = costs.loader
     if costs.settings.iterable and not summary.num_workers:
         return [], f"{name} {_SHARED_OUT}, so none is advised."
+    if not costs.settings.made:
+        return [], f"{name} was not seen as it was made, so no setting can be given to it."
     if why_none := why_no_workers(costs.settings, run.manifest.loaders):
         return [], f"{name} is to have no workers: {why_none}."
     chosen = promising(summary)
@@ -210,7 +212,7 @@ def _further(
     run: Run, report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting], loop: float
 ) -> list[Setting]:
     """With as many workers as `made` gives it: to keep them from epoch to epoch, to take batches as they get ready."""
-    if costs.settings.iterable:
+    if costs.settings.iterable or not costs.settings.made:
         return []
     share = _share_of_loop(costs, loop)
     name = f"loader.{costs.loader}."

@@ -67,7 +67,7 @@ class Loader(msgspec.Struct):
     in_order: bool | None = None  # None: torch has no such setting, batches come in order
     pin_memory: bool = False
     persistent_workers: bool = False
-    made: int = 1  # how many loaders the program has made in this place
+    made: int = 1  # how many loaders the program has made in this place; 0: that was not seen, as of one unpickled
     varied: bool = False  # not all of them with the same settings, or the same kind of sampler
     batch_size: int | None = None
     drop_last: bool = False
@@ -81,6 +81,7 @@ class Loader(msgspec.Struct):
     left_early: bool = False  # another epoch began when the program had not had all batches of the last
     inside: bool = False  # its workers were started by the data set of another one
     on_device: bool = False  # it has no workers, and makes its batches on a GPU, say
+    daemonic: bool = False  # the process that iterates over it may have no children
     start_method: str = ""  # of its workers, had it any; "" where that is not known
 
 

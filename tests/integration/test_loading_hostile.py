@@ -1,0 +1,83 @@
+"""Programs that use torch's data loading in ways that nobody foresaw."""
+
+import sys
+from pathlib import Path
+
+from recording import plain, record, tracekit
+
+ODD = """
+import pickle, weakref
+import numpy as np, torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data._utils import fetch
+
+of_torch = fetch._MapDatasetFetcher.fetch
+
+def of_ours(self, indices):
+    assert type(indices) is list and indices[0] == int(indices[0])
+    return of_torch(self, indices)
+
+def total(loader):
+    return sum(float(batch.sum()) for batch, in loader)
+
+if __name__ == "__main__":
+    data = TensorDataset(torch.arange(24.0))
+    for epoch in range(3):  # indices that do not compare to a truth
+        print(total(DataLoader(data, batch_sampler=torch.arange(24).split(6))))
+    fetch._MapDatasetFetcher.fetch = of_ours
+    for workers in (0, 1):
+        print(total(DataLoader(data, 4, num_workers=workers)))
+    print(total(DataLoader(data, 4, shuffle=True, num_workers=np.int64(2), prefetch_factor=np.int64(2))))
+    print(total(pickle.loads(pickle.dumps(DataLoader(data, 6)))))
+    left = TensorDataset(torch.arange(24.0))
+    loader = DataLoader(left, 4, shuffle=True)
+    next(iter(loader))
+    gone = weakref.ref(left)
+    del loader, left
+    print(gone() is None)
+"""
+
+
+def test_odd_programs_go_on_as_without_us_and_their_last_loader_is_still_seen(tmp_path: Path) -> None:
+    """GIVEN batches of arrays, a `fetch` of the program's own, counts of numpy, a loader that was pickled, and an epoch
+    that is left early THEN the program does as without us, and what it has let go of is gone."""
+    program = tmp_path / "odd.py"
+    program.write_text(ODD)
+    alone = plain([sys.executable, str(program)])
+    done = record([sys.executable, str(program)], tmp_path / "run")
+    assert alone.stdout.splitlines()[-1] == "True"
+    assert (done.out, done.code) == (alone.stdout, 0), done.err
+    loaders = done.run.manifest.loaders
+    assert "loader" in loaders and loaders["loader"].predictability == "none"
+    assert [each.num_workers for each in loaders.values()].count(2) == 1
+    assert [each.made for each in loaders.values()].count(0) == 1
+    assert len(done.run.table("batches")["loader"].unique()) == len(loaders) - 1  # but for what was pickled
+
+
+DAEMON = """
+import multiprocessing
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def trains():
+    for batch, in DataLoader(TensorDataset(torch.arange(240.0)), 4):
+        pass
+    print(float(batch.sum()), flush=True)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=trains, daemon=True)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def test_a_daemon_gets_no_workers(tmp_path: Path) -> None:
+    """GIVEN a process that may have no children, and settings that give its loader two THEN it goes on without."""
+    program, settings = tmp_path / "daemon.py", tmp_path / "settings.toml"
+    program.write_text(DAEMON)
+    settings.write_text("[loader.loader]\nnum_workers = 2\n")
+    alone = plain([sys.executable, str(program)])
+    applied = tracekit("apply", str(settings), "--", sys.executable, str(program))
+    assert (applied.stdout, applied.returncode) == (alone.stdout, 0), applied.stderr
+    assert "daemon of multiprocessing" in applied.stderr
