@@ -67,7 +67,7 @@ class Agent:
         self.after_fork: list[Callable[[], None]] = []  # in the child
         self.before_exit: list[Callable[[], None]] = []
         self.before_leaving: list[Callable[[], None]] = []  # where Python is left without an exit, too
-        self.after_backward: list[Callable[[], None]] = []
+        self.after_backward: list[Callable[[], None]] = []  # when no run of the engine is left
         self.around_backward: list[AroundBackward] = []
         self.phases: PhaseClock | None = None  # of a rank of several
         self.resting = Resting(self)

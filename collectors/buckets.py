@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .groups import Groups
 
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
+_NOT_KNOWN = object()  # the group of a reducer that has none of ours
 _MOST_MODELS = 16  # that are told of, the last ones
 
 
@@ -289,7 +290,8 @@ class Buckets:
         return _register_comm_hook
 
     def _timed_hook(self, original: Callable[..., Any], reducer: Any) -> Callable[..., Any]:
-        group = getattr(reducer, "_tracekit", (None, None))[0]
+        group, ours = getattr(reducer, "_tracekit", (None, None))
+        group = _NOT_KNOWN if ours is None else group
         state = Pass()
         self._passes.add(state)
 
@@ -334,6 +336,7 @@ class Buckets:
             try:
                 if self._agent.phases is not None:
                     self._agent.phases.by_calls = False  # the model's own say it, those of the loss would cost more
+                self._groups.begun(self._groups.name(getattr(model, "process_group", None)))  # by the wrapping
                 self._configurations.append(configuration_of(model))
                 self._agent.write_status()
             except Exception as error:

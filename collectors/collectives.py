@@ -202,6 +202,8 @@ class Collectives:
                         op, words, ready = self._waits.get(sent.op, unknown), sent.group_and_dtype, sent.ready
                         self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
                         self.look(after_error=sys.exc_info()[0] is not None)
+                        if agent.spool.has_many_notes():
+                            agent.write_noted()
                     elif end - begun > _NOTICED_NS:
                         words = self._no_words
                         self._in_flight.note(Sent(unknown, begun, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
@@ -247,12 +249,17 @@ class Collectives:
             else:  # put off, to be sent with others
                 self._in_flight.note(sent, end, NOT_SEEN)
         elif is_over:
-            self._in_flight.note(sent, end, NOT_SEEN if sent.on_device else 0)
+            is_put_off = work is None and self._groups.puts_off(group)  # within a coalescing manager
+            self._in_flight.note(sent, end, NOT_SEEN if sent.on_device or is_put_off else 0)
         self._in_flight.look()
         if self.entered is not None:
             if is_over and self._in_flight.is_over:
                 self.entered.end()
+            elif is_over and (other := self._in_flight.oldest) is not None and other is not sent:
+                self.entered.begin(other.op, other.group_and_dtype, other.sequence)  # which it has come to before
             self.entered.left(goes_on=is_over)
+        if agent.spool.has_many_notes():  # a program may have no steps
+            agent.write_noted()
         agent.governor.spent_ns += clock() - end
 
 

@@ -9,6 +9,7 @@ WORLD, NO_SEQUENCE = "world", -1
 # As many collectives in a row must have been seen before some may go past us: what a program does that we do not see it
 # has then done.
 _SEEN_ENOUGH = 64
+_NEVER_ENOUGH = -1 << 62
 
 
 @dataclass
@@ -31,7 +32,8 @@ class Numbers:
             counted = self.count()
             if counted != self.counted:
                 if self.is_seen:  # they have no numbers, on no rank
-                    self.in_a_row = 0
+                    # What comes again when so many were seen may come while some ranks do not look.
+                    self.in_a_row = 0 if self.in_a_row < _SEEN_ENOUGH else _NEVER_ENOUGH
                 else:
                     self.next += counted - self.counted
                 self.counted = counted
@@ -72,6 +74,12 @@ class Groups:
             return WORLD + again
         name = getattr(group, "group_name", "")
         return f"{name}{again}" if name else ""
+
+    def puts_off(self, group: Any) -> bool:
+        """Whether what is begun in it is gathered, to be sent together."""
+        world = getattr(self._module, "_world", None)
+        put_off = getattr(world, "pg_coalesce_state", None)
+        return bool(put_off) and (group or self._module.GroupMember.WORLD) in put_off  # type: ignore[operator]
 
     def begin(self, name: str, counted: int = 0) -> int:
         """The number of the collective that is about to begin, the same on all ranks of the group. Its backend will

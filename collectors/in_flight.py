@@ -73,6 +73,14 @@ class InFlight:
                 works.append((sent, is_done, now))
 
     @property
+    def oldest(self) -> Sent | None:
+        """What was begun first of what goes on."""
+        try:
+            return self._works[0][0]
+        except IndexError:
+            return None
+
+    @property
     def is_empty(self) -> bool:
         return not self._works
 

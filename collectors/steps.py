@@ -133,8 +133,12 @@ class Steps:
     def _timed_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent, note = self._agent, self._agent.spool.note
         name = agent.spool.intern("backward")
+        under_way: set[object] = set()  # runs: a checkpoint's, say, is inside that of the pass, on whatever thread
+        agent.after_fork.append(under_way.clear)
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
+            this = object()
+            under_way.add(this)
             gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
             try:
                 if agent.safe_point_due:
@@ -151,7 +155,8 @@ class Steps:
             finally:
                 end = clock()
                 try:
-                    for act in agent.after_backward:
+                    under_way.discard(this)
+                    for act in agent.after_backward if not under_way else ():
                         act()
                     for around in agent.around_backward if not gradients_only else ():
                         around.leave()

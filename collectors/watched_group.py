@@ -26,6 +26,8 @@ def group_class(base: Any, buckets: "Buckets") -> Any:
         def __init__(self, group: Any, state: Any) -> None:
             super().__init__(group.rank(), group.size())
             self._group, self.state = group, state
+            if getattr(group, "bound_device_id", None) is not None:  # else the backend would lose it
+                self.bound_device_id = group.bound_device_id
             for number, device in enumerate(group._device_types):
                 backend = group._get_backend(device)
                 kind = getattr(base.BackendType, backend.name().upper(), base.BackendType.CUSTOM)

@@ -1,0 +1,63 @@
+"""Ranks of programs that use torch.distributed in ways that nobody foresaw."""
+
+from pathlib import Path
+
+from recording import TORCHRUN, plain, record
+
+PROGRAM = """
+import hashlib, os
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+    def forward(self, values):
+        for block in self.blocks:
+            values = checkpoint(block, values, use_reentrant=True)
+        return values
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+for round in range(4000):  # before there is any step
+    dist.all_reduce(torch.ones(1))
+model = DistributedDataParallel(Blocks(), bucket_cap_mb=0.02)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    inputs = (torch.ones(8, 64) * (dist.get_rank() + 1)).requires_grad_()
+    model(inputs).pow(2).mean().backward()
+    optimizer.step()
+first, second = torch.ones(2), torch.ones(3)
+with dist._coalescing_manager():
+    dist.all_reduce(first)
+    dist.all_reduce(second)
+weights = torch.cat([each.detach().flatten() for each in model.parameters()])
+if dist.get_rank() == 0:
+    print(float(first.sum() + second.sum()), hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_what_ranks_do_within_a_pass_before_all_steps_and_put_off_is_told_as_it_was(tmp_path: Path) -> None:
+    """GIVEN backward passes inside a backward pass, thousands of collectives before the first step, and some that are
+    gathered to be sent at once THEN the program does as without us; each pass has each of its buckets once; what is put
+    off is not seen to end; and none of the many is lost."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    alone = plain([*TORCHRUN, str(program)])
+    done = record([*TORCHRUN, str(program)], tmp_path / "run")
+    assert (done.out, done.code) == (alone.stdout, 0), done.err
+    found = done.run.sql("SELECT process, bucket, op, bytes, unsure_ns, start_ns FROM collectives ORDER BY start_ns")
+    buckets = found[found["bucket"] >= 0]
+    for _, own in buckets.groupby("process"):
+        several = [*range(int(own["bucket"].max()) + 1)]
+        assert len(several) > 2 and own["bucket"].tolist() == [0, *several * 19]  # torch forms them in the first pass
+    calls = found[found["op"] == "all_reduce"]
+    assert (calls[calls["bytes"].isin([8, 12])]["unsure_ns"] == -1).all()
+    assert (calls["bytes"] == 4).sum() == 2 * 4000
