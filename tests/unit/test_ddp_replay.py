@@ -1,5 +1,7 @@
 """Gradient buckets: how they are filled, and what a pass takes with them, where the answer is known anyway."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,6 +111,7 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=25.0, parameters=len(sizes), bytes=sum(sizes), sizes=sizes[::-1]),
         passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.03, finishing=0.0,
+        took_last=seen.end, passes_per_step=1,
         sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
         unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(len(sizes)), spread=0.0,
     )  # fmt: skip
@@ -136,6 +139,7 @@ def test_what_ranks_that_share_cpus_would_take_is_in_the_range(
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=400.0, parameters=len(sizes), bytes=sum(sizes), sizes=sizes[::-1]),
         passes=100, ranks=2, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
+        took_last=seen.end, passes_per_step=1,
         sizes=np.array([sum(sizes)]), there=seen.there, back=seen.back, unsure=np.array([seen.end / 2]),
         cpu_per_byte=setup / sum(sizes) + gamma, weights=np.ones(len(sizes)), spread=0.01,
     )  # fmt: skip
@@ -146,12 +150,36 @@ def test_what_ranks_that_share_cpus_would_take_is_in_the_range(
         assert each.low_ms <= truth <= each.high_ms
 
 
+def test_passes_count_as_often_as_a_step_has_them_and_waiting_is_no_communication() -> None:
+    """GIVEN four buckets of one pass a step, then of four, THEN what another cap gains or loses comes four times; and
+    where this rank waited for another one for 20 ms, a step without communication is as much longer."""
+    sizes = [MIB] * 4
+    network, own = Network(1e-3, 5e-9, 0.0, 0.0, cpus=2.0, ranks=1), buckets_of(sizes, 1 * MIB)
+    gradients = Gradients(np.array(sizes), np.linspace(0.005, 0.02, 4), 0.02, 0.0)
+    seen = replay_pass(gradients, own, network)
+    run = GradientPasses(
+        model=Wrapped(bucket_cap_mb=1.0, parameters=4, bytes=sum(sizes), sizes=sizes),
+        passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
+        took_last=seen.end, passes_per_step=1,
+        sizes=np.array(sizes), there=seen.there, back=seen.back, unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0,
+        weights=np.ones(4), spread=0.0,
+    )  # fmt: skip
+    of_four, waited = replace(run, step=0.01 + 4 * run.took, passes_per_step=4), replace(run, step=run.step + 0.02)
+    found = [bucket_forecasts(each) for each in (run, of_four, waited)]
+    one, four, late = (each for each in found if not isinstance(each, str))
+    assert len(one.forecasts) > 1 and one.ideal_ms is not None
+    for each, more in zip(one.forecasts, four.forecasts, strict=True):
+        assert more.expected_ms - 10 == pytest.approx(4 * (each.expected_ms - 10), rel=0.05)
+    assert late.ideal_ms == pytest.approx(one.ideal_ms + 20)
+
+
 def test_buckets_that_no_rule_makes_are_not_regrouped() -> None:
     sizes = [MIB] * 4
     own = np.array([0, 1, 1, 1])
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=2.0, parameters=4, bytes=4 * MIB, sizes=sizes),
         passes=10, ranks=1, world=2, cpus=2.0, step=0.02, took=0.01, computing=0.01, finishing=0.0,
+        took_last=0.01, passes_per_step=1,
         sizes=np.bincount(own, weights=sizes).astype(np.int64), there=np.array([0.002, 0.01]),
         back=np.array([0.005, 0.01]), unsure=np.zeros(2), cpu_per_byte=0.0, weights=np.ones(4), spread=0.0,
     )  # fmt: skip

@@ -2,12 +2,14 @@
 
 Nobody leaves a meeting before the last one has entered it. Each meeting of two hosts so gives a lower and an upper
 bound for the difference of their clocks. A straight line (offset and drift) is put between them, as far from all of
-them as can be (a linear programme; cf. Doleschal et al. 2008, who interpolate and then correct): what is left to either
-side is how unsure it is. Where one host always comes late that is as much as it is late by; but all leave a meeting
-almost together, whoever was late, so the line goes as far towards the one that this tells as the bounds let it.
+them as can be (a linear programme; cf. Doleschal et al. 2008, who interpolate and then correct): how far another line
+between them may be is how unsure it is. Where one host always comes late that is as much as it is late by; but all
+leave a meeting almost together, whoever was late, so the line goes as far towards the one that this tells as the bounds
+let it.
 """
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ _STRETCHES = 200
 # Who comes last leaves a little later or earlier than the others: meetings of both kinds count alike, if a kind has so
 # many stretches.
 _FEWEST_STRETCHES = 8
+_ROUNDED_NS = 1.0  # by which a line may break a bound
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
         leaving = _leaving(stretch, own_last, when / scale, together)
         moved = _towards(leaving, np.array([offset, drift]), np.array(rows)[:, :2], np.array(bounds))
         ends = np.array([when.min(), when.max()]) / scale
-        margin += float(np.abs(moved[0] - offset + (moved[1] - drift) * ends).max())
         offset, drift = moved
+        margin = _farthest(np.array(rows)[:, :2], np.array(bounds), np.array([offset, drift]), ends)
     return Clock(host, at, middle + offset, drift / scale, margin)
 
 
@@ -102,6 +105,17 @@ def _towards(wanted: Floats | None, line: Floats, rows: Floats, bounds: Floats) 
         part = np.divide(room, taken, out=np.ones_like(room), where=taken > room).min()
         line = line + max(min(float(part), 1.0), 0.0) * (wanted - line)
     return float(line[0]), float(line[1])
+
+
+def _farthest(rows: Floats, bounds: Floats, line: Floats, ends: Floats) -> float:
+    """How far another line that keeps all bounds may be from this one, at the begin and the end of the run."""
+    apart = [0.0]
+    for at, sign in product(ends.tolist(), (-1.0, 1.0)):
+        other = linprog(
+            [sign, sign * at], A_ub=rows, b_ub=bounds + _ROUNDED_NS, bounds=[(None, None)] * 2, method="highs"
+        ).x
+        apart.append(np.inf if other is None else abs(float((other - line) @ [1.0, at])))
+    return max(apart)
 
 
 def _line(rows: Floats, bounds: Floats) -> tuple[float, float, float]:

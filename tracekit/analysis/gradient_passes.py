@@ -21,13 +21,21 @@ _FIRST_PASSES = 2
 _FEWEST_PASSES = 5
 
 
+# A pass inside another one, as of what was checkpointed, is a part of that.
 _PASSES = """
     SELECT process, start_ns, duration_ns, row_number() OVER (PARTITION BY process ORDER BY start_ns) AS number
-    FROM spans WHERE kind = 'phase' AND name = 'backward'
-    AND process IN (SELECT process FROM processes WHERE rank >= 0)
+    FROM (
+        SELECT process, start_ns, duration_ns, max(start_ns + duration_ns) OVER (
+            PARTITION BY process ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before_ns
+        FROM spans WHERE kind = 'phase' AND name = 'backward'
+        AND process IN (SELECT process FROM processes WHERE rank >= 0)
+    ) WHERE before_ns IS NULL OR start_ns >= before_ns
 """
 _BUCKETS = f"""
-    SELECT met.process, number, bucket, bytes, unsure_ns, pass.duration_ns / 1e9 AS took,
+    SELECT met.process, number, bucket, bytes, sequence, pass.start_ns, ready_ns,
+           min(unsure_ns) OVER (PARTITION BY met.process, number) AS least_unsure_ns, unsure_ns,
+           pass.duration_ns / 1e9 AS took,
            (ready_ns - pass.start_ns) / 1e9 AS there, (met.start_ns + met.duration_ns - pass.start_ns) / 1e9 AS back
     FROM collectives AS met JOIN ({_PASSES}) AS pass ON pass.process = met.process
     AND ready_ns BETWEEN pass.start_ns AND pass.start_ns + pass.duration_ns
@@ -52,11 +60,12 @@ _LAYERS = f"""
 class GradientPasses:
     """What is typical of the passes of a model: medians over P passes of the ranks of one host, s.
 
-    A step takes `step`, a pass `took`; its main thread computes for `computing` until it has sent the last bucket, and
-    for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and `back` so long after the
-    pass began; the latter may have been earlier by `unsure`. A byte costs `cpu_per_byte` of the CPU time of other
-    threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `weights` say how much of the pass is
-    computed for each parameter, in the model's order (all alike for each byte where no layer was recorded).
+    A step takes `step`, each of its `passes_per_step` takes `took`, and `took_last` on the rank that sent its last
+    bucket after all others, which waits for nobody; its main thread computes for `computing` until it has sent the last
+    bucket, and for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and `back` so long
+    after the pass began; the latter may have been earlier by `unsure`. A byte costs `cpu_per_byte` of the CPU time of
+    other threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `weights` say how much of the
+    pass is computed for each parameter, in the model's order (all alike for each byte where no layer was recorded).
     `spread`: the relative standard error of the step.
     """
 
@@ -67,6 +76,8 @@ class GradientPasses:
     cpus: float
     step: float
     took: float
+    took_last: float
+    passes_per_step: int
     computing: float
     finishing: float
     sizes: NDArray[np.int64]
@@ -102,7 +113,8 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     passes, buckets = here.sql(_PASSES), here.sql(_BUCKETS)
     if buckets.empty or passes.empty or steps.main is None:
         return "no gradient bucket was seen"
-    if (buckets["unsure_ns"] < 0).any():
+    buckets = buckets[buckets["least_unsure_ns"] >= 0]  # one that has failed, or that nobody asks for
+    if buckets.empty:
         return "when buckets of gradients on a device are back is not seen"
     counts = buckets.groupby(["process", "number"])["bucket"].transform("size")
     usual = buckets[(counts == counts.mode().iloc[0]) & (buckets["number"] > _FIRST_PASSES)]
@@ -110,7 +122,8 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     if len(seen) < _FEWEST_PASSES:
         return f"{len(seen)} passes with the same buckets were seen"
     each = usual.groupby("bucket").median(numeric_only=True)
-    durations = steps.of(steps.main)["duration_ns"].to_numpy() / _NS
+    own = steps.of(steps.main)
+    durations = own["duration_ns"].to_numpy() / _NS
     computing, finishing = _computed(here, passes)
     ranks, world = ranks_of(run, steps.main)
     per_step = float(each["bytes"].sum())
@@ -123,6 +136,8 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         cpus=run.manifest.cpu.usable,
         step=float(np.median(durations)),
         took=took,
+        took_last=_took_last(usual),
+        passes_per_step=_passes_per_step(usual[usual["process"] == steps.main], own),
         computing=min(computing if computing > 0 else float(each["there"].max()), took),
         finishing=finishing,
         sizes=each["bytes"].to_numpy(np.int64),
@@ -133,6 +148,21 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         weights=_weights(here, model),
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
+
+
+def _took_last(buckets: pd.DataFrame) -> float:
+    """What a pass takes on the rank that sends its last bucket after the others: it waits for the transfer alone."""
+    last = buckets[buckets["bucket"] == buckets["bucket"].max()].sort_values("ready_ns")
+    return float(last.drop_duplicates("sequence", keep="last")["took"].median())
+
+
+def _passes_per_step(buckets: pd.DataFrame, steps: pd.DataFrame) -> int:
+    """How many passes with buckets a step usually has, of those with any: 1, but where gradients are added up in
+    several that all communicate."""
+    begins = buckets.drop_duplicates("number")["start_ns"].to_numpy()
+    in_step = np.searchsorted(steps["start_ns"].to_numpy(), begins, "right")
+    counts = np.unique(in_step, return_counts=True)[1]
+    return max(round(float(np.median(counts))), 1) if len(counts) else 1
 
 
 def _sets_of_cpus(run: Run) -> int:

@@ -66,26 +66,29 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
         return f"a replay of them misses what was seen by {missed:.0%} of a step"
     weights = np.array([weight for weight, _ in likely])
     base = np.array([replay_pass(gradients, own, network).end for _, network in likely])
-    rest = max(seen.step - seen.took, 0.0)
+    passes = seen.passes_per_step
+    rest = max(seen.step - passes * seen.took, 0.0)
 
     def forecast(cap_mb: float, buckets: NDArray[np.intp]) -> BucketForecast:
         launched = _launched(gradients, own, buckets)
         ends = np.array([replay_pass(launched, buckets, network).end for _, network in likely])
-        times = _MS * seen.step * (rest + ends) / (rest + base)
+        times = _MS * seen.step * (rest + passes * ends) / (rest + passes * base)
         low, high = _quantiles(times, weights)
-        error = 1.0 if buckets is own else 1 + MODEL_ERROR + HANDOVER_ERROR / seen.step
+        error = 1.0 if buckets is own else 1 + MODEL_ERROR + passes * HANDOVER_ERROR / seen.step
         expected = float(np.average(times, weights=weights))
         return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
 
     others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
     for cap_mb in CAPS_MB:
         buckets = buckets_of(sizes.tolist(), cap_mb * MIB)
-        others[buckets.tobytes()] = cap_mb, buckets
+        if cap_mb != own_cap:  # torch's default is another one, and has its name
+            others[buckets.tobytes()] = cap_mb, buckets
         if buckets[-1] == 0:
             break
     others.pop(own.tobytes(), None)
     grid = [forecast(own_cap, own), *(forecast(*other) for other in others.values())]
-    ideal = rest + gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
+    computed = gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
+    ideal = seen.step - passes * max(seen.took_last - computed, 0.0)
     return BucketSummary(
         cap_mb=own_cap,
         ranks=seen.world,
@@ -173,7 +176,7 @@ def _missed(seen: GradientPasses, gradients: Gradients, own: NDArray[np.intp], n
     """By which share of a step a replay misses the end of the pass, and when the buckets were back."""
     found = replay_pass(gradients, own, network)
     late = np.maximum(found.back - seen.back, 0) + np.maximum(seen.back - seen.unsure - found.back, 0)
-    return float(np.hypot(found.end - seen.took, np.sqrt(np.mean(late**2))) / seen.step)
+    return float(seen.passes_per_step * np.hypot(found.end - seen.took, np.sqrt(np.mean(late**2))) / seen.step)
 
 
 def _quantiles(times: Floats, weights: Floats) -> tuple[float, float]:
