@@ -192,7 +192,9 @@ class Epoch:
         if most is not None:
             # `islice` lets go of it when it fails, which another thread may be in; but nobody else is to hold on to it,
             # and so to the data set, when the program has let go of the iterator.
-            self._iterator()._tracekit_asked = rest
+            iterator = self._iterator()
+            if iterator is not None:
+                iterator._tracekit_asked = rest
             return Watched(self, indices, chain(islice(rest, most), indices), spend)
         # Then None, and nothing more for the program. The copies are asked once more, too: some draw when they end.
         end = filter(self._issued.append, [None])

@@ -73,6 +73,9 @@ class Buckets:
             self._patches.replace(ddp, "join_hook", self._joined)
         if hasattr(ddp, "_distributed_broadcast_coalesced"):
             self._patches.replace(ddp, "_distributed_broadcast_coalesced", self._timed_broadcast)
+        if "steps" not in self._agent.session["collectors"]:
+            why = "the collector `steps` was not asked for, which tells where a backward pass ends"
+            self._agent.note_missing("which pass a gradient bucket is of", why)
         self._agent.after_backward.append(self._backward_ended)
         self._agent.facts_now.append(self._facts)
 

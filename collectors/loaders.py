@@ -81,7 +81,7 @@ class Loaders:
             "start_method": _start_method(loader),
             "daemonic": current_process().daemon,
         }
-        plain = {key: int(value) if _is_number(value) else value for key, value in facts.items()}
+        plain = {key: _plain(value) for key, value in facts.items()}
         known = {key: value for key, value in plain.items() if type(value) in (int, bool, str)}
         told = self.facts_of(self.name(loader))
         told.setdefault("made", 0)
@@ -111,9 +111,9 @@ def sampler_of(index_sampler: Any) -> Any:
     return index_sampler
 
 
-def _is_number(value: object) -> bool:
-    """Whether it is a whole one of another type, as of numpy."""
-    return not isinstance(value, int) and isinstance(value, Integral)
+def _plain(value: object) -> object:
+    """A whole number of another type, as of numpy, as Python's own."""
+    return int(value) if type(value) not in (int, bool) and isinstance(value, Integral) else value
 
 
 def _start_method(loader: Any) -> str | None:

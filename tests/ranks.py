@@ -125,5 +125,5 @@ def ranks_run(
                 tape.change("other", cpu[rank], delayed[rank])
             sequence += 1
     for row in (row for tape in tapes if tape.host != tapes[0].host for rows in tape.rows.values() for row in rows):
-        row |= {name: row[name] + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}
+        row |= {name: int(str(row[name])) + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}
     return open_run(make_run(path, tapes))

@@ -318,7 +318,7 @@ def test_ranks_that_the_environment_does_not_tell_of_change_their_counts_togethe
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
     """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""
     studied = tracekit(
-        "study", "threads", "--budget", "65s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "400"
+        "study", "threads", "--budget", "45s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "400"
     )
     assert studied.returncode == 0, studied.stderr
     study = json.loads(studied.stdout)

@@ -274,8 +274,8 @@ def with_parts(changes: pd.DataFrame, parts: Times, phase: str) -> pd.DataFrame:
     more = []
     cut = _cut(parts, times)
     places = np.searchsorted(times, cut[:, 0], "right") - 1
-    is_known = (places >= 0) & (places < len(times) - 1) & np.isin(phases, PHASES)[places]
-    for (start, end), at in zip(cut[is_known].tolist(), places[is_known].tolist(), strict=True):
+    in_phase = (places >= 0) & (places < len(times) - 1) & np.isin(phases, PHASES)[places]
+    for (start, end), at in zip(cut[in_phase].tolist(), places[in_phase].tolist(), strict=True):
         began, had_cpu, had_waited = before.get(at, (int(times[at]), int(cpu[at]), int(delayed[at])))
         end = min(end, int(times[at + 1]))
         computed = max(min(end - start, int(cpu[at + 1]) - had_cpu), 0)
