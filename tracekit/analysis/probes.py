@@ -2,11 +2,13 @@
 settings were than the program's own beside them.
 """
 
+import math
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri, ndtri, stdtrit
+from scipy.special import fdtri, stdtrit
 
 from tracekit.analysis.loading import LoaderCosts, Stop, loader_costs
 from tracekit.analysis.steps import Steps, find_steps
@@ -23,6 +25,7 @@ _FEWEST_TURNS = 3
 _MOST_PARTS = 10
 _FEWEST_BATCHES = 4  # of a part
 _LEVEL = 0.95
+_WAYS = 2  # by turns or by batches
 _LOOKS = 2  # of a probe in turns at most; of whole runs there are more rounds
 _SUREST = 1e-6  # of a logarithm: parts that are all alike tell no error
 _NS = 1e9
@@ -33,12 +36,14 @@ Times = NDArray[np.float64]
 @dataclass(frozen=True)
 class Seen:
     """How many times longer than with the program's own settings a batch took with these, in turn; the error of the
-    logarithm is at most so much, with 95 %."""
+    logarithm is at most so much, with 95 %: so many times its `standard` error, which has so much `freedom`."""
 
     workers: int
     prefetch: int
     ratio: float
     error: float
+    standard: float = math.nan
+    freedom: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -103,16 +108,27 @@ def _mean(seen: list[Seen]) -> Seen:
     more than chance has it (5 %), also by how much (DerSimonian and Laird, Meta-analysis in clinical trials, 1986)."""
     if len(seen) == 1:
         return seen[0]
-    width = float(ndtri((1 + _LEVEL) / 2))
     logs = np.log([each.ratio for each in seen])
-    variances = np.array([max(each.error, _SUREST) / width for each in seen]) ** 2
-    weights = 1 / variances
-    freedom = len(seen) - 1
+    variances = np.array([max(each.standard, _SUREST) for each in seen]) ** 2
+    weights, others = 1 / variances, len(seen) - 1
+    freedom = _freedom(weights, seen)
     apart = float(weights @ (logs - np.average(logs, weights=weights)) ** 2)
-    if apart > chdtri(freedom, 1 - _LEVEL):
-        weights = 1 / (variances + (apart - freedom) / (weights.sum() - (weights @ weights) / weights.sum()))
-    mean = float(np.average(logs, weights=weights))
-    return replace(seen[0], ratio=float(np.exp(mean)), error=float(width / np.sqrt(weights.sum())))
+    if apart > others * fdtri(others, freedom, _LEVEL):
+        weights = 1 / (variances + (apart - others) / (weights.sum() - (weights @ weights) / weights.sum()))
+        freedom = _freedom(weights, seen)
+    mean, standard = float(np.average(logs, weights=weights)), float(1 / np.sqrt(weights.sum()))
+    error = standard * float(stdtrit(freedom, (1 + _surest_of(_WAYS)) / 2))
+    return replace(seen[0], ratio=float(np.exp(mean)), error=error, standard=standard, freedom=freedom)
+
+
+def _freedom(weights: Times, seen: list[Seen]) -> float:
+    """Of the mean with these weights (Welch and Satterthwaite)."""
+    return float(weights.sum() ** 2 / (weights**2 / [each.freedom for each in seen]).sum())
+
+
+def _surest_of(tried: int) -> float:
+    """The level for each of so many ways, of which the surest counts."""
+    return 1 - (1 - _LEVEL) / tried
 
 
 def _readers(costs: LoaderCosts) -> int:
@@ -204,16 +220,14 @@ def _seen(ours: _Ran, base: _Ran) -> Seen | None:
     for which the turns leave their cold part out: by how much the two differ counts as an error too, as far as what was
     read so can account for it."""
     both = [each for each in (_side_by_side(ours, base), _of_the_same_batches(ours, base)) if each is not None]
-    tried = [_ratio(each, 1 - (1 - _LEVEL) / len(both)) for each in both]
-    if not tried:
-        return None
-    if len(tried) == 2:
-        (by_turns, _), (by_batches, error) = tried
-        apart = min(abs(np.log(by_batches / by_turns)), max(ours.unpaid, base.unpaid))
-        tried[1] = by_batches, float(np.hypot(error, apart))
-    ratio, error = min(tried, key=lambda each: each[1])
     settings = ours.costs.settings
-    return Seen(settings.num_workers, settings.prefetch_factor or 0, ratio, error)
+    cell = settings.num_workers, settings.prefetch_factor or 0
+    tried = [_ratio(cell, each, _surest_of(len(both))) for each in both]
+    if len(tried) == 2:
+        by_turns, by_batches = tried
+        apart = min(abs(np.log(by_batches.ratio / by_turns.ratio)), max(ours.unpaid, base.unpaid))
+        tried[1] = _widened(by_batches, apart)
+    return min(tried, key=attrgetter("error"), default=None)
 
 
 def _side_by_side(ours: _Ran, base: _Ran) -> _Parts | None:
@@ -244,7 +258,7 @@ def _of_the_same_batches(ours: _Ran, base: _Ran) -> _Parts | None:
     return _Parts(np.stack([seconds, np.broadcast_to(np.diff(cuts), seconds.shape)], axis=2), began, missing)
 
 
-def _ratio(parts: _Parts, level: float) -> tuple[float, float]:
+def _ratio(cell: tuple[int, int], parts: _Parts, level: float) -> Seen:
     """How many times longer than the base a batch took; the error of the logarithm at this level, by how much each part
     moves it (the linear jackknife). That parts in which an epoch begins, and workers start, differ is no error; it
     counts as often as is usual, give or take one."""
@@ -256,6 +270,14 @@ def _ratio(parts: _Parts, level: float) -> tuple[float, float]:
     if began.any() and left > _FEWEST_TURNS:
         of_one = (began @ moves) / (began @ began)
         moves, left = moves - began * of_one, left - 1
-    error = np.sqrt((left + 1) / left * (moves @ moves)) * stdtrit(left, (1 + level) / 2)
+    standard = float(np.sqrt((left + 1) / left * (moves @ moves)))
     ratio = ours[0] / ours[1] * base[1] / base[0] * np.exp(of_one * parts.missing)
-    return float(ratio), float(np.hypot(error, of_one))
+    found = Seen(*cell, float(ratio), standard * float(stdtrit(left, (1 + level) / 2)), standard, left)
+    return _widened(found, of_one)
+
+
+def _widened(seen: Seen, more: float) -> Seen:
+    """The error is not that of chance alone."""
+    error = float(np.hypot(seen.error, more))
+    times = error / seen.error if seen.error > 0 else 1.0
+    return replace(seen, error=error, standard=seen.standard * times)
