@@ -52,7 +52,7 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 	@echo "report: $(abspath $(DEMO_RUN))/findings.json"
 
 test: install lint  ## lint, then unit, integration and browser tests
-	$(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) : 4 )) --dist loadscope --no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every figure that the README claims, measured here; prints JSON
 	@for benchmark in $(BENCHMARKS); do echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; done

@@ -76,6 +76,7 @@ class Fetching:
         self._busy: set[int] = set()  # the threads that make a batch
         self._fetchers: tuple[Any, ...] = ()  # torch's classes
         self._fetch: list[CodeType] = []  # what is run there
+        self._ours: CodeType | None = None
         self._sees_all = self._makes_for_others = False
         self._start_anew()
         agent.before_fork.append(self._count_fork)
@@ -159,14 +160,14 @@ class Fetching:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             return self._seen(original, fetcher, possibly_batched_index)
 
-        fetch.inside = original  # type: ignore[attr-defined]
+        fetch.inside, self._ours = original, fetch.__code__  # type: ignore[attr-defined]
         return fetch
 
     def _is_of_torch(self, fetch: Any) -> bool:
         """Whether what is called is torch's own, of which it is known what it does with the indices."""
-        while hasattr(fetch, "inside"):
-            fetch = fetch.inside
-        return getattr(fetch, "__code__", None) in self._fetch
+        while (code := getattr(fetch, "__code__", None)) is not None and code is self._ours:
+            fetch = fetch.inside  # not by this alone: what the program wraps around it may have its attributes
+        return code in self._fetch
 
     def next_seen(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch of an iterator that makes it itself. To be called when `next` has come: a hook that is always

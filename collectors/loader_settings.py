@@ -22,7 +22,7 @@ class LoaderSettings:
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
         self._settings = by_loader(agent.session["settings"])
-        self._given: dict[str, str] = {}  # by loader: the name under which its settings stand
+        self._given: dict[str, tuple[str, dict[str, Any]]] = {}  # by loader: the name of its settings, and what it got
         agent.facts_now.append(agent.loaders.facts)
 
     def hook_loaders(self, module: ModuleType) -> None:
@@ -51,8 +51,7 @@ class LoaderSettings:
                 meant = self._meant_for(name) if self._settings else None
                 given = bound(known, loader, *args, **kwargs) if meant else None
                 if meant and given:
-                    self._change(meant, given)
-                    self._given[name] = meant
+                    self._given[name] = meant, self._change(meant, given)
                     _, *args = given.args  # type: ignore[assignment]
                     kwargs = given.kwargs
                     facts = self._agent.loaders.facts_of(name)
@@ -70,11 +69,10 @@ class LoaderSettings:
     def _look_whether_it_has_them(self, loader: Any) -> None:
         """A program may set what torch lets it set when the loader is there."""
         try:
-            meant = self._given.pop(self._agent.loaders.name(loader), None)
-            values = self._settings[meant].items() if meant else ()
-            others = [key for key, value in values if key in _SET_LATER and getattr(loader, key, value) != value]
-            if others and (loader.num_workers or "num_workers" in others):
-                self._agent.note_missing(REFUSED + str(meant), f"the program sets {', '.join(others)} of it afterwards")
+            meant, got = self._given.pop(self._agent.loaders.name(loader), ("", {}))
+            others = [key for key, value in got.items() if getattr(loader, key, value) != value]
+            if others:
+                self._agent.note_missing(REFUSED + meant, f"the program sets {', '.join(others)} of it afterwards")
         except Exception as error:
             self._agent.fail("conditions", error)
 
@@ -89,7 +87,8 @@ class LoaderSettings:
         by_origin = (each for each, wanted in self._settings.items() if wanted.get(ORIGIN) == facts["origin"])
         return next(by_origin, None)
 
-    def _change(self, name: str, given: BoundArguments) -> None:
+    def _change(self, name: str, given: BoundArguments) -> dict[str, Any]:
+        """Give it the settings that stand under a name; of these, those that a program may set later."""
         given.apply_defaults()
         arguments = given.arguments
         values = {key: value for key, value in self._settings[name].items() if key not in WHICH}
@@ -104,13 +103,14 @@ class LoaderSettings:
         if values.get("num_workers") and current_process().daemon:
             why = "the process is a daemon of multiprocessing, which may have no children"
             self._agent.note_missing(REFUSED + name, why)
-            return
+            return {}
         arguments.update(values)
         if not arguments["num_workers"]:
             left_out = [key for key in values if arguments[key] != _OF_WORKERS.get(key, arguments[key])]
             if left_out and "num_workers" not in values:
                 self._agent.note_missing(REFUSED + name, f"it has no workers, which {', '.join(left_out)} would be of")
             arguments.update(_OF_WORKERS)
+        return {key: arguments[key] for key in values if key in _SET_LATER}
 
 
 def _is_iterable(dataset: object) -> bool:

@@ -22,7 +22,7 @@ _BASIS = {
 _EFFECT = {
     "identical": "results stay identical",
     "order": "changes the order of samples",
-    "augmentation": "changes random augmentation",
+    "augmentation": "changes what is drawn at random (augmentation, dropout)",
     "numerics": "changes the numbers",
 }
 

@@ -221,7 +221,7 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.mark.parametrize(
     ("epochs", "why", "sittings"),
-    [("14", "another one is running", [1]), ("5", "would end before it had turns", [3, 4, 5])],
+    [("14", "another one is running", [1]), ("4", "would end before it had turns", [3, 4, 5])],
 )
 def test_a_program_that_cannot_run_beside_itself_is_probed_alone(
     epochs: str, why: str, sittings: list[int], tmp_path: Path

@@ -6,13 +6,14 @@ from pathlib import Path
 from recording import plain, record, tracekit
 
 ODD = """
-import pickle, weakref
+import functools, pickle, weakref
 import numpy as np, torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils import fetch
 
 of_torch = fetch._MapDatasetFetcher.fetch
 
+@functools.wraps(of_torch)
 def of_ours(self, indices):
     assert type(indices) is list and indices[0] == int(indices[0])
     return of_torch(self, indices)
@@ -81,3 +82,26 @@ def test_a_daemon_gets_no_workers(tmp_path: Path) -> None:
     applied = tracekit("apply", str(settings), "--", sys.executable, str(program))
     assert (applied.stdout, applied.returncode) == (alone.stdout, 0), applied.stderr
     assert "daemon of multiprocessing" in applied.stderr
+
+
+SETS_LATER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+for workers in (1, 2):
+    loader = DataLoader(TensorDataset(torch.arange(24.0)), 4, num_workers=1)
+    loader.num_workers = workers
+    print(sum(float(batch.sum()) for batch, in loader))
+"""
+
+
+def test_settings_that_a_program_sets_over_are_told_as_refused(tmp_path: Path) -> None:
+    """GIVEN a program that sets the workers of its loader once more when it is there THEN those that it was given count
+    as refused where they are others, and nowhere else."""
+    program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
+    program.write_text(SETS_LATER)
+    for workers, refused in ((1, 1), (3, 1)):
+        settings.write_text(f"[loader.loader]\nnum_workers = {workers}\n")
+        done = tracekit("apply", str(settings), "--", sys.executable, str(program))
+        assert (done.stdout, done.returncode) == ("276.0\n" * 2, 0), done.stderr
+        assert done.stderr.count("the program sets num_workers of it afterwards") == refused

@@ -16,7 +16,7 @@ from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
-from tracekit.study.probe import best_of, contenders, turn_s
+from tracekit.study.probe import best_of, contenders, is_certain, turn_s
 
 TURN_MS, TURNS = 250.0, 8
 PER_EPOCH = 80
@@ -269,6 +269,13 @@ def test_what_was_seen_to_be_best_has_turns_again() -> None:
     loaders = [summary(times, name="a"), summary(times, name="b"), summary({}, name="c")]
     tried = [{"a": (4, 2), "b": (8, 2), "c": (1, 2)}, {"a": (6, 2), "b": (2, 2), "c": (3, 2)}]
     assert best_of(tried, loaders) == {"a": (6, 2), "b": (2, 2), "c": (1, 2)}
+
+
+def test_what_is_left_to_try_waits_until_the_best_is_certain() -> None:
+    """GIVEN 50 ms a batch as it is THEN what takes 49 ms at most is certain to gain, and what may take 51 is not; of
+    two loaders at once both have to be."""
+    a, b = summary({2: (40.0, 49.0)}, name="a"), summary({2: (40.0, 51.0)}, name="b")
+    assert is_certain({"a": (2, 2)}, [a, b]) and not is_certain({"a": (2, 2), "b": (2, 2)}, [a, b])
 
 
 def test_what_had_turns_twice_is_surer(tmp_path: Path) -> None:

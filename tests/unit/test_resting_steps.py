@@ -24,7 +24,8 @@ def hooked(module: Any, source: int) -> tuple[Steps, Any]:
     """The collector of steps, which this source tells apart, and the agent."""
     steps = Steps()
     spool = SimpleNamespace(note=lambda record: None, intern=lambda name: 0)
-    agent: Any = SimpleNamespace(resting=SimpleNamespace(acts=[]), step_source_rank=source, spool=spool)
+    resting = SimpleNamespace(acts=[])
+    agent: Any = SimpleNamespace(resting=resting, step_source_rank=source, spool=spool, after_fork=[])
     steps._agent = agent
     steps._hook_engine(module)
     assert module._engine_run_backward is not engine

@@ -21,7 +21,7 @@ class Kind:
     """A setting. `*` in `name` stands for a name that the user's program gives (of a layer, of a loader).
 
     `effect`: what it changes in the results of a training: `identical` nothing, `order` the order of the samples,
-    `augmentation` random draws of the data pipeline, `numerics` the rounding or more.
+    `augmentation` what is drawn at random, in the data pipeline or behind it, `numerics` the rounding or more.
     """
 
     name: str

@@ -68,7 +68,8 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     """Record the run's command again, in its directory, into the folder `probe` of the run, as it is, with what seems
     best, with what would be best if storage answered many as fast as few, with the most and the fewest workers that may
     be as good as that, and with a number between; where nothing seems better, with as many workers as are ever advised
-    and fit into memory. Then again as it is, with what seems best of these, and with what there was no time for.
+    and fit into memory. Then again as it is and with what seems best of these, and, where that is certain to gain, with
+    what there was no time for.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -144,6 +145,16 @@ def best_of(tried: list[Cells], loaders: list[LoaderSummary]) -> Cells:
     return best
 
 
+def is_certain(cells: Cells, loaders: list[LoaderSummary]) -> bool:
+    """Whether even the most that is told of these takes less than what the loaders have."""
+    return all(
+        each.high_ms < loader.batch_ms
+        for loader in loaders
+        for each in loader.forecasts
+        if cells.get(loader.loader) == (each.num_workers, each.prefetch_factor)
+    )
+
+
 def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
     free, shared = (None if each is None else each // loaders for each in (costs.memory.free, costs.memory.shared))
     return replace(costs, memory=Memory(free, shared))
@@ -187,7 +198,8 @@ class _Probing:
 
     def _in_turns(self, others: list[Cells]) -> None:
         """First with as many as have turns enough in half of the time, where that is a choice; then with what seems
-        best of these, and with those that had no turns. Raises StudyError or TimeoutError where the first fails."""
+        best of these, and, where that is certain to gain, with those that had no turns. Raises StudyError or
+        TimeoutError where the first fails."""
         at_once, in_half = (int(lasts_s / (_TURNS * self._turn_s)) - 1 for lasts_s in (_LASTS_S, _LASTS_S / 2))
         if in_half < _CHOICE or len(others) < _CHOICE:
             self._have_turns(others[: max(min(at_once, _CHOICE), 1)], _LASTS_S)
@@ -195,7 +207,9 @@ class _Probing:
         tried, left = others[:in_half], others[in_half:]
         self._have_turns(tried, _LASTS_S / 2)
         try:
-            self._have_turns([best_of(tried, analyze(self._run).loaders), *left[: in_half - 1]], _LASTS_S / 2)
+            loaders = analyze(self._run).loaders
+            best = best_of(tried, loaders)
+            self._have_turns([best, *(left[: in_half - 1] if is_certain(best, loaders) else [])], _LASTS_S / 2)
         except (StudyError, TimeoutError) as error:
             self._say(f"the second time {error}")
 
