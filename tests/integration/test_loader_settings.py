@@ -103,11 +103,13 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
         sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
         "--images", "96", "--epochs", "1", "--store", slow_images,
     ]  # fmt: skip
-    done = tracekit("study", "loading", "--budget", "50s", "--json", "-o", str(tmp_path / "study"), "--", *sample)
-    assert done.returncode == 0, done.stderr
-    study = json.loads(done.stdout)
+    for budget in ("50s", "150s"):  # the second where the machine is so slow that no round fits into the first
+        done = tracekit("study", "loading", "--budget", budget, "--json", "-o", str(tmp_path / budget), "--", *sample)
+        assert done.returncode == 0, done.stderr
+        study = json.loads(done.stdout)
+        if times := {name: min(blocks) for name, blocks in study["blocks_ms"].items() if blocks}:
+            break
     assert study["by_loop"] and "one after the other" in study["interleaved"]
-    times = {name: min(blocks) for name, blocks in study["blocks_ms"].items()}
 
     report = json.loads(tracekit("analyze", "--json", study["explored"]).stdout)
     for each in report["settings"]:  # none, where one reader's run promises nothing for certain

@@ -317,11 +317,13 @@ def test_ranks_that_the_environment_does_not_tell_of_change_their_counts_togethe
 @pytest.mark.alone
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
     """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""
-    studied = tracekit(
-        "study", "threads", "--budget", "45s", "--json", "-o", str(tmp_path / "study"), "--", *PLANTED, "400"
-    )
-    assert studied.returncode == 0, studied.stderr
-    study = json.loads(studied.stdout)
+    for budget in ("65s", "200s"):  # the second where the machine is so slow that no round fits into the first
+        folder = tmp_path / budget
+        studied = tracekit("study", "threads", "--budget", budget, "--json", "-o", str(folder), "--", *PLANTED, "400")
+        assert studied.returncode == 0, studied.stderr
+        study = json.loads(studied.stdout)
+        if "the time was up after 0 rounds" not in study["stopped"]:
+            break
     compared = {(each["a"], each["b"]): each for each in study["comparisons"]}
     medians = {each["name"]: each["median_ms"] for each in study["conditions"]}
     assert medians["fixed:1"] / medians["dynamic"] == pytest.approx(8 / 5.5, rel=0.15)
@@ -339,8 +341,8 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
     )
     assert in_runs["verdict"] != "faster"
     assert in_one_process["verdict"] in ("same", "undecided") and abs(in_one_process["gain"]["expected"]) < 0.03
-    assert (tmp_path / "study" / "settings.toml").exists()
-    assert json.loads(tracekit("analyze", "--json", str(tmp_path / "study")).stdout) == study
+    assert (folder / "settings.toml").exists()
+    assert json.loads(tracekit("analyze", "--json", str(folder)).stdout) == study
 
 
 @pytest.mark.alone
