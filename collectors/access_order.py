@@ -14,6 +14,7 @@ from threading import RLock
 from typing import Any
 
 from .sampler_twins import NOTHING, Length, Twin, are_of_torch, decides_at_once
+from .tracebacks import comes_from_a_signal_handler
 
 # How far ahead the order is known: when the run begins, when an epoch begins, or not.
 RUN, EPOCH, NONE = "run", "epoch", "none"
@@ -225,7 +226,9 @@ class Epoch:
                 with self._order.unseen() as is_unseen:
                     if is_unseen:
                         self._compare()
-            except Exception:  # what is asked for does not compare to a truth: arrays
+            except Exception as error:  # what is asked for does not compare to a truth: arrays
+                if comes_from_a_signal_handler(error):
+                    raise
                 self.known = self.foreseen = None
                 self._order.is_not_known()
 

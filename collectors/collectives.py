@@ -202,11 +202,10 @@ class Collectives:
                         op, words, ready = self._waits.get(sent.op, unknown), sent.group_and_dtype, sent.ready
                         self._in_flight.note(Sent(op, ready, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
                         self.look(after_error=sys.exc_info()[0] is not None)
-                        if agent.spool.has_many_notes():
-                            agent.write_noted()
                     elif end - begun > _NOTICED_NS:
                         words = self._no_words
                         self._in_flight.note(Sent(unknown, begun, begun, words, NO_SEQUENCE, 0, CALL), end, 0)
+                    self._write_many()
                 except Exception as error:
                     agent.fail("collectives", error)
 
@@ -258,9 +257,13 @@ class Collectives:
             elif is_over and (other := self._in_flight.oldest) is not None and other is not sent:
                 self.entered.begin(other.op, other.group_and_dtype, other.sequence)  # which it has come to before
             self.entered.left(goes_on=is_over)
-        if agent.spool.has_many_notes():  # a program may have no steps
-            agent.write_noted()
         agent.governor.spent_ns += clock() - end
+        self._write_many()
+
+    def _write_many(self) -> None:
+        """A program may have no steps, at whose end what was noted is written."""
+        if self._agent.spool.has_many_notes():
+            self._agent.write_noted()
 
 
 class _Call:

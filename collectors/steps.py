@@ -137,8 +137,6 @@ class Steps:
         agent.after_fork.append(under_way.clear)
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            this = object()
-            under_way.add(this)
             gradients_only = not kwargs.get("accumulate_grad", True)  # torch.autograd.grad
             try:
                 if agent.safe_point_due:
@@ -149,13 +147,15 @@ class Steps:
                     agent.phases.enter(IN_BACKWARD)
             except Exception as error:
                 agent.fail("steps", error)
+            this = object()
             start = clock()
             try:
+                under_way.add(this)
                 return original(*args, **kwargs)
             finally:
+                under_way.discard(this)
                 end = clock()
                 try:
-                    under_way.discard(this)
                     for act in agent.after_backward if not under_way else ():
                         act()
                     for around in agent.around_backward if not gradients_only else ():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from synthetic import Tape, make_run, ns
@@ -125,5 +126,5 @@ def ranks_run(
                 tape.change("other", cpu[rank], delayed[rank])
             sequence += 1
     for row in (row for tape in tapes if tape.host != tapes[0].host for rows in tape.rows.values() for row in rows):
-        row |= {name: int(str(row[name])) + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}
+        row |= {name: cast(int, row[name]) + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}
     return open_run(make_run(path, tapes))

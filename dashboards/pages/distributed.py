@@ -24,14 +24,15 @@ _GROUPS, _MEETINGS, _MOST_LANES = 4, 24, 64
 def render(view: View) -> Component:
     run = the_run(view)
     report = run.report()
-    if not report.ranks and report.buckets is None and not _causes(report):
+    causes_told = _causes(report) or ([_nobody(report.ranks)] if report.ranks else [])
+    if not causes_told and report.buckets is None:
         return page("Distributed", section("No ranks that wait for each other were seen in this run", _why(run.run)))
     groups = report.ranks[:_GROUPS]
     drawn = run.once("meetings", lambda: _meetings(run.run, groups))
     more = len(report.ranks) - len(groups)
     return page(
         "Distributed",
-        section("Whose delays the others waited for", *(_causes(report) or [_nobody(groups)])),
+        section("Whose delays the others waited for", *causes_told) if causes_told else None,
         section("What a step would take with other gradient buckets", graph(buckets_figure(report.buckets)))
         if report.buckets
         else None,

@@ -9,10 +9,12 @@ from synthetic import Tape, make_run
 
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
-from tracekit.analysis.report_schema import Finding
+from tracekit.analysis.report_schema import BucketForecast, BucketSummary, Finding
 from tracekit.dashboards.app import show
 from tracekit.dashboards.figures.distributed import efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.library import Library
+
+FORECAST = BucketForecast(25.0, 1, 9.0, 10.0, 11.0)
 
 
 def test_a_run_of_ranks_shows_who_was_late_and_by_what(tmp_path: Path) -> None:
@@ -80,6 +82,15 @@ def test_what_is_known_without_any_meeting_is_shown(tmp_path: Path) -> None:
         library.open("one").report().findings.append(Finding("distributed.never_ended", "rank 1 never came", {}))
         drawn = str(show(library, "/", "/distributed", "?run=one")[2])
         assert "rank 1 never came" in drawn and "Its ranks communicated" not in drawn
+
+
+def test_of_ranks_that_never_met_nobody_is_said_not_to_be_late(tmp_path: Path) -> None:
+    """GIVEN a run that has no meetings, and its buckets WHEN shown THEN nothing is said of who was late."""
+    make_run(tmp_path / "one", [Tape(process=0, role="rank 0", rank=0)])
+    with Library(tmp_path) as library:
+        library.open("one").report().buckets = BucketSummary(25.0, 2, 8, 1 << 20, None, None, [FORECAST])
+        drawn = str(show(library, "/", "/distributed", "?run=one")[2])
+    assert "other gradient buckets" in drawn and "No rank kept" not in drawn and "Whose delays" not in drawn
 
 
 def test_that_nothing_is_known_of_the_ways_is_no_news_of_nobody_being_late(tmp_path: Path) -> None:

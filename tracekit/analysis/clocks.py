@@ -79,7 +79,7 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
         moved = _towards(leaving, np.array([offset, drift]), np.array(rows)[:, :2], np.array(bounds))
         ends = np.array([when.min(), when.max()]) / scale
         offset, drift = moved
-        margin = _farthest(np.array(rows)[:, :2], np.array(bounds), np.array([offset, drift]), ends)
+        margin = max(margin, _farthest(np.array(rows)[:, :2], np.array(bounds), np.array([offset, drift]), ends))
     return Clock(host, at, middle + offset, drift / scale, margin)
 
 
@@ -114,7 +114,8 @@ def _farthest(rows: Floats, bounds: Floats, line: Floats, ends: Floats) -> float
         other = linprog(
             [sign, sign * at], A_ub=rows, b_ub=bounds + _ROUNDED_NS, bounds=[(None, None)] * 2, method="highs"
         ).x
-        apart.append(np.inf if other is None else abs(float((other - line) @ [1.0, at])))
+        if other is not None:  # where the bounds leave one line alone there may be none for the solver
+            apart.append(abs(float((other - line) @ [1.0, at])))
     return max(apart)
 
 

@@ -153,7 +153,9 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
 def _took_last(buckets: pd.DataFrame) -> float:
     """What a pass takes on the rank that sends its last bucket after the others: it waits for the transfer alone."""
     last = buckets[buckets["bucket"] == buckets["bucket"].max()].sort_values("ready_ns")
-    return float(last.drop_duplicates("sequence", keep="last")["took"].median())
+    if (last["sequence"] >= 0).all():  # else nobody knows which ones belong together
+        last = last.drop_duplicates("sequence", keep="last")
+    return float(last["took"].median())
 
 
 def _passes_per_step(buckets: pd.DataFrame, steps: pd.DataFrame) -> int:

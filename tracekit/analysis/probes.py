@@ -279,5 +279,5 @@ def _ratio(cell: tuple[int, int], parts: _Parts, level: float) -> Seen:
 def _widened(seen: Seen, more: float) -> Seen:
     """The error is not that of chance alone."""
     error = float(np.hypot(seen.error, more))
-    times = error / seen.error if seen.error > 0 else 1.0
-    return replace(seen, error=error, standard=seen.standard * times)
+    standard = seen.standard * error / seen.error if seen.error > 0 else error
+    return replace(seen, error=error, standard=standard)

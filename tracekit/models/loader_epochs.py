@@ -172,12 +172,12 @@ def _replays(costs: LoaderCosts, work: Workload, machine: Machine, settings: Loa
     started, and for the rest without."""
     starts, ahead = starts_of(costs), _ahead(settings)
     for number, epoch in enumerate(typical_epochs(costs, ahead)):
-        if epoch.batches > len(epoch.at) and settings.workers:
-            settings = replace(settings, prefetch=ahead // settings.workers)
-        already = replace(settings, start=0.0, boot=0.0)
+        is_whole = epoch.batches == len(epoch.at) or not settings.workers
+        tried = settings if is_whole else replace(settings, prefetch=ahead // settings.workers)
+        already = replace(tried, start=0.0, boot=0.0)
         part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
         anew = 1.0 if not costs.settings.persistent_workers else 0.0 if number else starts
-        for times, how in ((anew, settings), (1 - anew, already)):
+        for times, how in ((anew, tried), (1 - anew, already)):
             if times:
                 found = replay(part, machine, how)
                 yield _Replayed(times, found, epoch.batches, epoch.half, ahead)
