@@ -9,8 +9,9 @@ import pytest
 
 from tracekit.study import rounds as module
 from tracekit.study.recording import StudyError
-from tracekit.study.rounds import AGAIN, Rounds, fastest
+from tracekit.study.rounds import AGAIN, Pair, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
+from tracekit.study.statistics import look_level, paired_gain
 
 
 class Drawn(StudyRuns):
@@ -46,7 +47,7 @@ def study(
 
     runs = Drawn(times, noise, seed, pass_time)
     names = list(times)
-    made = Rounds(runs, [Condition(name) for name in names], lambda: [(names[0], name) for name in names[1:]], seed)
+    made = Rounds(runs, [Condition(name) for name in names], lambda: [Pair(names[0], name) for name in names[1:]], seed)
     made.run(clock[0] + budget)
     return made, runs
 
@@ -65,7 +66,7 @@ def test_what_was_measured_outlives_a_run_that_fails(fails_after: int, clock: li
         clock[0] += seconds
 
     runs = Fails({"a": 10.0, "b": 9.9}, 0.05, 0, pass_time)
-    made = Rounds(runs, [Condition("a"), Condition("b")], lambda: [("a", "b")], 0)
+    made = Rounds(runs, [Condition("a"), Condition("b")], lambda: [Pair("a", "b")], 0)
     if fails_after < 3:
         with pytest.raises(StudyError):
             made.measure(clock[0] + 200)
@@ -90,7 +91,7 @@ def test_an_idea_that_the_program_fails_under_is_left_out(fails: set[str], ideas
 
     runs = Fails({"a": 10.0, "b": 9.0, "c": 8.0}, 0.01, 0, pass_time)
     conditions = [Condition(name) for name in ("a", "b", "c")]
-    made = Rounds(runs, conditions, lambda: [("a", "c")], 0, ideas)
+    made = Rounds(runs, conditions, lambda: [Pair("a", "c")], 0, ideas)
     if not ideas:
         with pytest.raises(StudyError, match="under b"):
             made.measure(clock[0] + 200)
@@ -129,7 +130,7 @@ def test_what_is_slow_and_not_asked_about_is_dropped(clock: list[float]) -> None
         clock[0] += seconds
 
     runs = Drawn({"a": 10.0, "slow": 14.0, "near": 10.001, "b": 9.999}, 0.01, 0, pass_time)
-    made = Rounds(runs, [Condition(name) for name in ("a", "slow", "near", "b")], lambda: [("a", "b")], 0)
+    made = Rounds(runs, [Condition(name) for name in ("a", "slow", "near", "b")], lambda: [Pair("a", "b")], 0)
     made.run(100)
     blocks = {name: len(times) for name, times in runs.median_ms.items()}
     assert blocks["slow"] == 3 < blocks["near"] == blocks["a"] == blocks["b"] == blocks["a" + AGAIN]
@@ -142,6 +143,25 @@ def test_equal_conditions_are_called_different_in_few_of_a_hundred_studies(clock
         made, _ = study({"a": 10.0, "b": 10.0}, clock, noise=0.03, seed=seed, budget=90)
         wrong += any(each.verdict in ("faster", "slower") for each in made.comparisons())
     assert wrong <= 10
+
+
+def test_what_was_chosen_as_the_fastest_has_to_be_surer(clock: list[float]) -> None:
+    """GIVEN the same two conditions WHEN one was chosen among five by these rounds THEN its interval is the wider one
+    that holds for all five."""
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Drawn({"a": 10.0, "b": 9.9}, 0.03, 0, pass_time)
+    conditions = [Condition("a"), Condition("b")]
+    made = Rounds(runs, conditions, lambda: [Pair("a", "b"), Pair("a", "b", 5)], 0)
+    made.run(clock[0] + 37)
+    given, chosen, _ = made.comparisons()
+    times = runs.median_ms["a"], runs.median_ms["b"]
+    last = look_level(3, 3)
+    assert given.gain == paired_gain(*times, last)
+    assert chosen.gain == paired_gain(*times, 1 - (1 - last) / 5)
+    assert chosen.gain.low < given.gain.low < given.gain.high < chosen.gain.high
 
 
 def test_what_left_early_is_compared_in_its_rounds() -> None:

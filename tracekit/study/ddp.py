@@ -16,7 +16,7 @@ from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
 from tracekit.analysis.words import shell_line
 from tracekit.settings.exploration import BUCKET_CAP
 from tracekit.study.result import Study
-from tracekit.study.rounds import Rounds, fastest
+from tracekit.study.rounds import Pair, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import Comparison
 from tracekit.study.verify import BASELINE
@@ -52,8 +52,8 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
         tried |= {"no look for unused parameters": {LOOK: False}}
     conditions = [Condition(BASELINE), *(Condition(name, values) for name, values in tried.items())]
 
-    def pairs() -> list[tuple[str, str]]:
-        return [(BASELINE, fastest(runs, list(tried), BASELINE))] if tried else []
+    def pairs() -> list[Pair]:
+        return [Pair(BASELINE, fastest(runs, list(tried), BASELINE), len(tried))] if tried else []
 
     rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), list(tried))
     if tried:

@@ -14,7 +14,7 @@ from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummar
 from tracekit.run.manifest import Loader
 from tracekit.settings.inside import WHICH
 from tracekit.study.result import Study
-from tracekit.study.rounds import Rounds, fastest
+from tracekit.study.rounds import Pair, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import Comparison
 from tracekit.study.verify import BASELINE
@@ -39,8 +39,8 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
     conditions = [Condition(BASELINE), *(_condition(loader, facts, each) for each in tried if loader is not None)]
     names = [condition.name for condition in conditions[1:]]
 
-    def pairs() -> list[tuple[str, str]]:
-        return [(BASELINE, fastest(runs, names, BASELINE))] if names else []
+    def pairs() -> list[Pair]:
+        return [Pair(BASELINE, fastest(runs, names, BASELINE), len(names))] if names else []
 
     rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), names)
     if names:

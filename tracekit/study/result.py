@@ -20,8 +20,9 @@ class Study(msgspec.Struct):
     """A study: its conditions, what each gave, and how they compare. `blocks_ms` has the median step of every block.
 
     `floor` is the gain that the baseline seems to have over itself, `level` the certainty that each interval of a
-    comparison of runs was made with: more than 0.95 where the results were looked at before the end. `stopped` says why
-    no more rounds were run.
+    comparison of runs was made with: more than 0.95 where the results were looked at before the end. Where the fastest
+    of several was chosen, its interval is surer by as much as choosing costs (`statistics.level_among`). `stopped` says
+    why no more rounds were run.
     """
 
     schema: int

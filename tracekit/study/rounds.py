@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tracekit.study.statistics import (
     ConditionSummary,
     compare,
     is_settled,
+    level_among,
     look_level,
     noise_floor,
     rounds,
@@ -30,7 +31,13 @@ _LIKELY_ROUNDS = 6  # decide what is not too close
 # Looks at the results are few: each costs certainty (`statistics.look_level`).
 _ROUNDS_BETWEEN_LOOKS = 4
 
-Pair = tuple[str, str]
+
+class Pair(NamedTuple):
+    """Condition `b` is to be compared with `a`; it is the fastest of so many in these rounds, or not chosen by them."""
+
+    a: str
+    b: str
+    among: int = 1
 
 
 class Rounds:
@@ -48,8 +55,8 @@ class Rounds:
         self._runs = runs
         self._conditions = {condition.name: condition for condition in conditions}
         base = conditions[0]
-        self._floor_pair = (base.name, base.name + AGAIN)
-        self._conditions[base.name + AGAIN] = Condition(base.name + AGAIN, base.settings)
+        self._floor_pair = Pair(base.name, base.name + AGAIN)
+        self._conditions[self._floor_pair.b] = Condition(self._floor_pair.b, base.settings)
         self._pairs = pairs
         self._seed = seed
         self._ideas = set(ideas)
@@ -64,7 +71,7 @@ class Rounds:
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         except StudyError as error:
-            done = len(self._runs.median_ms.get(self._floor_pair[0], []))
+            done = len(self._runs.median_ms.get(self._floor_pair.a, []))
             if done < _FEWEST_ROUNDS:
                 raise
             self.stopped = f"a run failed after {done} rounds ({error})"
@@ -97,7 +104,7 @@ class Rounds:
 
     def run(self, deadline: float) -> None:
         """Measure until all comparisons are settled or the deadline (`time.monotonic`) would be passed."""
-        self._runs.try_alone(self._conditions[self._floor_pair[0]])
+        self._runs.try_alone(self._conditions[self._floor_pair.a])
         began = time.monotonic()
         looks: list[int] = []  # after so many rounds; planned once, so that no look is taken for what it showed
         for done, order in enumerate(rounds(list(self._conditions), self._seed)):
@@ -145,8 +152,8 @@ class Rounds:
 
     def _drop(self) -> None:
         """Leave out of the rounds to come what no comparison is about and is slower than the fastest."""
-        asked = {name for pair in [*self._pairs(), self._floor_pair] for name in pair}
-        best, floor = fastest(self._runs, list(self._conditions), self._floor_pair[0]), self.floor()
+        asked = {name for pair in [*self._pairs(), self._floor_pair] for name in (pair.a, pair.b)}
+        best, floor = fastest(self._runs, list(self._conditions), self._floor_pair.a), self.floor()
         for name in self._conditions.keys() - asked - self._dropped:
             if compare(best, name, *self._paired(best, name), floor).verdict == "slower":
                 self._runs.say(f"{name} is left out from here on: it is slower than {best}")
@@ -155,11 +162,14 @@ class Rounds:
     def comparisons(self) -> list[Comparison]:
         """The comparisons asked for, with what has been measured so far, at the level of the last look."""
         floor = self.floor()
-        return [compare(a, b, *self._paired(a, b), floor, self._level) for a, b in [*self._pairs(), self._floor_pair]]
+        return [
+            compare(a, b, *self._paired(a, b), floor, level_among(among, self._level))
+            for a, b, among in [*self._pairs(), self._floor_pair]
+        ]
 
     def floor(self) -> float:
         """The gain that the first condition seems to have over itself."""
-        return noise_floor(*self._paired(*self._floor_pair))
+        return noise_floor(*self._paired(self._floor_pair.a, self._floor_pair.b))
 
     def summaries(self) -> list[ConditionSummary]:
         return [summarise(name, self._runs.median_ms.get(name, [])) for name in self._conditions]

@@ -176,10 +176,9 @@ class StudyRuns:
     def _steps(self, launch: Recording, turns: Turns) -> RunSteps:
         """The steps of a run that has ended."""
         run = launch.opened(turns.process.returncode)
-        refused = [note for note in run.missing if is_refusal(note.what)]
+        refused = dict.fromkeys(f"{note.what}: {note.why}" for note in run.missing if is_refusal(note.what))
         if refused:
-            why = f"{launch.condition}: not applied: {refused[0].what}: {refused[0].why}"
-            raise StudyError(why, launch.condition)
+            raise StudyError(f"{launch.condition}: not applied: {'; '.join(refused)}", launch.condition)
         found = find_steps(run)
         table = found.of(found.main)
         offset = run.manifest.clock_offset_ns

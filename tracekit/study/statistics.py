@@ -154,6 +154,17 @@ def look_level(look: int, looks: int, level: float = LEVEL) -> float:
     return 1 - (1 - level) * share
 
 
+def level_among(choices: int, level: float = LEVEL) -> float:
+    """The level for the fastest of so many conditions, in the blocks that it was chosen by: each was another chance to
+    seem fast, so they share what one may err (Bonferroni). At it all of their intervals hold together, and with them
+    that of the one chosen.
+
+    Of equal conditions, 12 blocks each, simulated 1500 times: the fastest of 2, 3 and 5 was certainly faster than the
+    base in 3.6, 4.7 and 6.6 % of studies at 95 %, and in 1.9, 2.1 and 1.6 % at this level; 2.5 % are meant.
+    """
+    return 1 - (1 - level) / choices
+
+
 def is_settled(comparisons: Sequence[Comparison]) -> bool:
     """Whether more rounds would change nothing of use: every comparison is decided, has 5 pairs and is narrow enough.
 

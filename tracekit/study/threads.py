@@ -14,7 +14,7 @@ from tracekit.errors import TracekitError
 from tracekit.run.reader import Run
 from tracekit.settings.exploration import fixed
 from tracekit.study.result import Study
-from tracekit.study.rounds import Rounds, fastest
+from tracekit.study.rounds import Pair, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import Comparison
 from tracekit.study.switchback import compare_within
@@ -136,16 +136,18 @@ def _best(report: Report, counts: list[int]) -> int:
     return int(min(step, key=lambda count: step[count].expected, default=max(counts)))
 
 
-def _pairs(conditions: list[Condition], runs: StudyRuns) -> list[tuple[str, str]]:
-    """The comparisons: the best one count against nothing set, the plan against both, the control against its count."""
+def _pairs(conditions: list[Condition], runs: StudyRuns) -> list[Pair]:
+    """The comparisons: the best one count against nothing set, the plan and what is on fewer CPUs against both, of
+    which the one that gains most is chosen, and the control against its count."""
     names = [condition.name for condition in conditions]
     fixed_names = [name for name in names if name.startswith("fixed:")]
     on_fewer_cpus = [condition.name for condition in conditions if AFFINITY in condition.settings]
-    best = fastest(runs, [name for name in fixed_names if name not in on_fewer_cpus], BASELINE)
-    pairs = [(BASELINE, best)]
-    pairs += [(old, name) for name in on_fewer_cpus for old in (BASELINE, best)]
+    on_all_cpus = [name for name in fixed_names if name not in on_fewer_cpus]
+    best = fastest(runs, on_all_cpus, BASELINE)
+    others = [*on_fewer_cpus, *(name for name in names if name == DYNAMIC)]
+    pairs = [Pair(BASELINE, best, len(on_all_cpus))]
+    pairs += [Pair(old, name, len(others)) for name in others for old in (BASELINE, best)]
     if DYNAMIC in names:
         null = next(condition for condition in conditions if condition.name == CONTROL)
-        same = f"fixed:{null.settings[COMMON]}"
-        pairs += [(BASELINE, DYNAMIC), (best, DYNAMIC), (same, CONTROL)]
+        pairs.append(Pair(f"fixed:{null.settings[COMMON]}", CONTROL))
     return pairs

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracekit.settings.file import Entry
 from tracekit.study.result import Study
-from tracekit.study.rounds import Rounds
+from tracekit.study.rounds import Pair, Rounds
 from tracekit.study.runs import Condition, StudyRuns
 
 BASELINE, RECOMMENDED = "baseline", "recommended"
@@ -32,10 +32,10 @@ def verify(
     if any(name.startswith("loader.") for name in settings):
         runs.compare_loops()
     conditions = [Condition(BASELINE), Condition(RECOMMENDED, settings)]
-    pairs = [(BASELINE, RECOMMENDED)]
+    pairs = [Pair(BASELINE, RECOMMENDED)]
     if best_fixed is not None and settings != {"threads.intra_op": best_fixed}:
         conditions.append(Condition(f"fixed:{best_fixed}", {"threads.intra_op": best_fixed}))
-        pairs.append((conditions[-1].name, RECOMMENDED))
+        pairs.append(Pair(conditions[-1].name, RECOMMENDED))
     rounds = Rounds(runs, conditions, lambda: pairs, secrets.randbits(32))
     entries = [Entry(name, value) for name, value in settings.items()]
     rounds.measure(deadline)
