@@ -30,10 +30,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with tests that run alone come first, so that in the end there are others to share out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Modules with tests that run alone come first, so that in the end there are others to share out. What measures time
+    on a machine that others share may err: it gets a second try, which the summary tells of."""
     with_lone_tests = {item.path for item in items if item.get_closest_marker("alone")}
     items.sort(key=lambda item: item.path not in with_lone_tests)
+    for item in items:
+        if item.get_closest_marker("alone") and not config.option.usepdb:  # which stops at the first failure
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)
