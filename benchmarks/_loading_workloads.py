@@ -107,6 +107,7 @@ WORKLOADS = {
     "a device computes": Workload(cpu_ms=same(1.5), consume_ms=6, device=True),
     "a device computes, latency": Workload(size=whole(same(2000)), latency=0.004, consume_ms=8, device=True),
     "workers that persist": Workload(cpu_ms=same(1), consume_ms=4, epochs=4, batches=25, persistent=True),
+    "long epochs": Workload(cpu_ms=same(1), consume_ms=4, epochs=1, batches=400, workers=2),
     "two loaders": Workload(cpu_ms=same(1), consume_ms=5, others=15, workers=2),
 }  # fmt: skip
 
