@@ -31,8 +31,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Modules with tests that run alone come first, so that in the end there are others to share out. What measures time
-    on a machine that others share may err: it gets a second try, which the summary tells of."""
+    """Modules with tests that run alone come first, so that in the end there are others to share out. What measures
+    time on a machine that others share may err: it gets a second try, which the summary tells of."""
     with_lone_tests = {item.path for item in items if item.get_closest_marker("alone")}
     items.sort(key=lambda item: item.path not in with_lone_tests)
     for item in items:

@@ -445,9 +445,7 @@ def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_p
     program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
     program.write_text(TWO_LOADERS)
     command = [sys.executable, str(program)]
-    settings.write_text(
-        '[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n[loader.train]\nnum_workers = 1\n'
-    )
+    settings.write_text('[loader.loader]\nnum_workers = 0\nplace = "program.py:1"\n[loader.train]\nnum_workers = 1\n')
     applied = tracekit("apply", str(settings), "--", *command)
     assert applied.returncode == 0, applied.stderr
     assert all(f"not applied: settings of {loader}" in applied.stderr for loader in ("loader", "train"))

@@ -258,7 +258,7 @@ def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU is named and to blame, and nothing recommended."""
     noise = f"busy=0.5@{CPU}"
     command = ["taskset", "-c", str(CPU), *PROGRAM, "--steps", "2500"]
-    for budget in ("40s", "160s"):  # the second where the machine is so slow that the first holds too few blocks, or none
+    for budget in ("40s", "160s"):  # the second where the machine is so slow that the first holds no block or too few
         folder = tmp_path / budget
         options = "--noise", noise, "--budget", budget, "--json", "-o", str(folder)
         done = tracekit("study", "noise", *options, "--", *command)
