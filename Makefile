@@ -51,8 +51,11 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 	@test -s $(DEMO_RUN)/findings.json
 	@echo "report: $(abspath $(DEMO_RUN))/findings.json"
 
+# The processes that tests start are many: each would compile tracekit anew where Python may not keep what it compiles.
 test: install lint  ## lint, then unit, integration and browser tests
-	$(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) : 4 )) --dist loadscope --no-loadscope-reorder
+	@$(BIN)/python -m compileall -q tracekit collectors dashboards samples tests/*.py
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) : 4 )) --dist loadscope \
+		--no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every figure that the README claims, measured here; prints JSON
 	@for benchmark in $(BENCHMARKS); do echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; done

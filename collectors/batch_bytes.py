@@ -30,16 +30,19 @@ def bytes_of_any(batch: Any) -> int:
         return -1
 
 
-def is_on_device(batch: Any) -> bool:
-    """Whether one of the tensors in a batch, as far as `bytes_of_any` looks, is not in the memory of the CPU."""
+def storages_of(batch: Any) -> tuple[int, bool]:
+    """How many pieces of memory the tensors in a batch have, as far as `bytes_of_any` looks, 0 where that does not
+    show; and whether one of them is not in the memory of the CPU."""
     import torch
 
     try:
         with torch._C.DisableTorchFunction():
-            arrays, _ = _arrays(batch)
-            return any(isinstance(each, torch.Tensor) and each.device.type != "cpu" for each in arrays)
+            tensors = [each for each in _arrays(batch)[0] if isinstance(each, torch.Tensor)]
+            if any(each.device.type != "cpu" for each in tensors):
+                return len(tensors), True
+            return len({each.untyped_storage().data_ptr() for each in tensors}), False
     except Exception:  # what the program has put there may be odd
-        return False
+        return 0, False
 
 
 def _found(batch: Any) -> int:

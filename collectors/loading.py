@@ -11,7 +11,7 @@ from tracekit.record.wire import Kind
 
 from .access_order import AccessOrder, Epoch
 from .agent import Agent
-from .batch_bytes import bytes_of, bytes_of_any, is_on_device
+from .batch_bytes import bytes_of, bytes_of_any, storages_of
 from .fetching import Fetching
 from .patching import Patches
 from .phase_clock import LOADING
@@ -256,8 +256,11 @@ class Loading:
         began = clock()
         of.looks_at_each = index < _FIRST or not self._is_short()
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
-        if not index and of.makes_batches and not self._modes() and is_on_device(batch):
-            self._agent.loaders.facts_of(of.loader)["on_device"] = True
+        if not index and not self._modes():
+            facts = self._agent.loaders.facts_of(of.loader)
+            facts["storages"], is_on_device = storages_of(batch)
+            if is_on_device and of.makes_batches:
+                facts["on_device"] = True
         if index % _SELDOM == 0:
             if of.order is not None:
                 of.order.settle()

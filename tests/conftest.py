@@ -19,24 +19,53 @@ settings.register_profile("tracekit", deadline=None, derandomize=True)
 settings.load_profile("tracekit")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+class _Turn:
     """Tests run beside others; those marked `alone` do not, for they measure time. This file is the lock; and a door
-    before it, as nobody is to begin while one waits to be alone."""
-    with open(__file__) as turns, open(REPOSITORY / "pyproject.toml") as door:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(turns, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
+    before it, as nobody is to begin while one waits to be alone. Tests that are alone follow each other in one turn:
+    between two of them a worker would wait for what the other began meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock: int | None = None
+
+    def take(self, alone: bool) -> None:
+        if self._lock is None:
+            self._lock = os.open(__file__, os.O_RDONLY)
+            with open(REPOSITORY / "pyproject.toml") as door:
+                fcntl.flock(door, fcntl.LOCK_EX)
+                fcntl.flock(self._lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+
+    def give_back(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+_turn = _Turn()
+
+
+def _is_alone(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """In a turn of its own, or together with the test before."""
+    _turn.take(_is_alone(item))
+    try:
         return (yield)
+    finally:
+        if not (_is_alone(item) and _is_alone(nextitem)):
+            _turn.give_back()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Modules with tests that run alone come first, so that in the end there are others to share out. What measures
-    time on a machine that others share may err: it gets a second try, which the summary tells of."""
-    with_lone_tests = {item.path for item in items if item.get_closest_marker("alone")}
-    items.sort(key=lambda item: item.path not in with_lone_tests)
+    """Modules with tests that run alone come first, so that in the end there are others to share out, and of each those
+    tests. What measures time on a machine that others share may err: it gets a second try, which the summary tells."""
+    module = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    with_lone_tests = {item.path for item in items if _is_alone(item)}
+    items.sort(key=lambda item: (item.path not in with_lone_tests, module[item.path], not _is_alone(item)))
     for item in items:
-        if item.get_closest_marker("alone") and not config.option.usepdb:  # which stops at the first failure
+        if _is_alone(item) and not config.option.usepdb:  # which stops at the first failure
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from image_loading import draw_images
 from recording import TRACEKIT, plain, record, tracekit
 
 from tracekit.advice.loader_effects import effect_of
@@ -16,6 +17,7 @@ from tracekit.run.manifest import Loader
 from tracekit.run.probes import load_sittings
 
 ROOT = Path(__file__).parents[2]
+IMAGES, SIZE = 96, 256
 
 TWO_LOADERS = """
 import torch
@@ -81,28 +83,28 @@ def test_loaders_are_told_apart_by_their_place_and_keep_their_batches(tmp_path: 
     ]
 
 
-@pytest.fixture
-def slow_images(tmp_path: Path) -> Iterator[str]:
-    """The URL of emulated slow storage with the images that the sample draws."""
-    sample = [sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images")]
-    drawn = plain([*sample, "--images", "96", "--epochs", "1"])
-    assert drawn.returncode == 0, drawn.stderr
-    words = [sys.executable, str(ROOT / "tests" / "slow_storage.py"), str(tmp_path / "images"), "--latency", "0.01"]
+@pytest.fixture(scope="module")
+def slow_images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The sample, without workers, with its images on emulated slow storage."""
+    folder = tmp_path_factory.mktemp("images")
+    draw_images(folder, IMAGES, SIZE)
+    words = [sys.executable, str(ROOT / "tests" / "slow_storage.py"), str(folder), "--latency", "0.01"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        yield server.stdout.readline().strip()
+        url = server.stdout.readline().strip()
+        sample = [sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(folder)]
+        yield [*sample, "--images", str(IMAGES), "--store", url]
         server.terminate()
 
 
 @pytest.mark.alone
-def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow_images: str, tmp_path: Path) -> None:
+def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(
+    slow_images: list[str], tmp_path: Path
+) -> None:
     """GIVEN a program without workers, and storage that answers any number of readers late but at once THEN one run
     tells that it waits for storage and what workers win at least, and what the study then measures is what the run had
     predicted. Time for more than a round or two is not given here: nothing is recommended yet."""
-    sample = [
-        sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
-        "--images", "96", "--epochs", "1", "--store", slow_images,
-    ]  # fmt: skip
+    sample = [*slow_images, "--epochs", "1"]
     for budget in ("50s", "150s"):  # the second where the machine is so slow that no round fits into the first
         done = tracekit("study", "loading", "--budget", budget, "--json", "-o", str(tmp_path / budget), "--", *sample)
         assert done.returncode == 0, done.stderr
@@ -126,14 +128,10 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(slow
 
 
 @pytest.mark.alone
-def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Path) -> None:
+def test_a_probe_sees_what_one_reader_cannot_know(slow_images: list[str], tmp_path: Path) -> None:
     """GIVEN a run without workers, over storage that answers any number of readers late but at once THEN its probe has
-    seen many readers, and workers are recommended by it; a run without a loader has nothing to probe."""
-    sample = [
-        sys.executable, str(ROOT / "samples" / "image_loading.py"), "--folder", str(tmp_path / "images"),
-        "--images", "96", "--epochs", "2", "--store", slow_images,
-    ]  # fmt: skip
-    assert record(sample, tmp_path / "run").code == 0
+    seen many readers, and workers are recommended by it."""
+    assert record([*slow_images, "--epochs", "2"], tmp_path / "run").code == 0
     done = tracekit("analyze", "--probe", "--json", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -144,6 +142,8 @@ def test_a_probe_sees_what_one_reader_cannot_know(slow_images: str, tmp_path: Pa
     assert workers["effect"] == "order"  # the sample draws its crops with the program's generator
     assert json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)["settings"] == report["settings"]
 
+
+def test_a_run_without_a_loader_has_nothing_to_probe(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import torch")
     record([sys.executable, str(tmp_path / "program.py")], tmp_path / "other")
     refused = tracekit("analyze", "--probe", str(tmp_path / "other"))

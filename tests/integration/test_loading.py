@@ -64,7 +64,7 @@ class Half(torch.utils.data.Dataset):  # half of its time torch computes, the ot
         return index
 
 torch.set_num_threads(int(sys.argv[1]))
-for epoch in range(3):
+for epoch in range(2):
     for _ in torch.utils.data.DataLoader(Half(), batch_size=8):
         pass
 """

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic import Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
-from tracekit.analysis.loading import LoaderCosts, loader_costs
+from tracekit.analysis.loading import LoaderCosts, _computed_by_others, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run, open_run
@@ -78,6 +79,62 @@ def test_what_taking_a_batch_takes_is_told_by_those_that_were_not_taken_yet(tmp_
     run = open_run(tmp_path / "run")
     (found,) = loader_costs(run, find_steps(run))
     assert found.known == 1 and np.median(found.receive) == pytest.approx(0.002 * (1 - delayed), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("others", "cpus", "of_blocked", "maker_cpus"),
+    [
+        (790.0, 16, 1.0, 7.91),  # a pool of threads that the maker only waits for
+        (7.0, 16, 0.0, 8.0),  # a team, of which it is one
+        (64.0, 16, 0.5, 65 / 50.5),  # more than beside it: in part of its waiting
+        (0.0, 16, 0.0, 1.0),
+        (0.5, 1, 0.5 / 99, 1.0),
+    ],
+)
+def test_what_others_compute_while_a_maker_waits_is_no_storage(
+    others: float, cpus: float, of_blocked: float, maker_cpus: float
+) -> None:
+    """GIVEN a maker that computes for 1 ms and waits for 99, and other threads of it that compute."""
+    told = pd.DataFrame({"maker": [1], "cpu_ns": [1e6], "others_ns": [others * 1e6]})
+    found = _computed_by_others(told, 1.0, 99.0, cpus)
+    assert found.of_blocked == pytest.approx(of_blocked, abs=0.01)
+    assert found.maker_cpus == pytest.approx(maker_cpus, rel=0.02)
+
+
+def in_turn(path: Path, is_zipped: bool) -> list[str]:
+    """Which loader each of two is read in turn with: of a program that asks for a batch of either for each step, or
+    that goes through one of them now and then."""
+    tape = Tape(process=0, role="main")
+    asked = {"one": 0, "other": 0}
+
+    def ask(loader: str) -> None:
+        start = tape.now
+        tape.fetch(MAKE_MS, turn=asked[loader], cpu_ms=MAKE_MS)
+        tape.add("batches", start, tape.now, loader=loader, epoch=0, index=asked[loader], worker=-1)
+        asked[loader] += 1
+
+    for step in range(60):
+        ask("one")
+        for _ in range(1 if is_zipped else 10 * (step % 20 == 19)):
+            ask("other")
+        tape.gap(USE_MS)
+    make_run(path, [tape], manifest=make_manifest(cpus=4, loaders={name: Loader(num_workers=0) for name in asked}))
+    run = open_run(path)
+    return [each.in_turn_with for each in loader_costs(run, find_steps(run))]
+
+
+def test_loaders_that_are_asked_in_turn_are_told(tmp_path: Path) -> None:
+    assert in_turn(tmp_path / "zipped", True) == ["other", "one"]
+    assert in_turn(tmp_path / "validating", False) == ["", ""]
+
+
+def test_the_first_step_of_a_program_is_not_typical(tmp_path: Path) -> None:
+    """GIVEN a first step that takes 60 s, as one that compiles THEN what is between batches is that of the others."""
+    tape = Tape(process=0, role="main")
+    for index in range(BATCHES):
+        batch(tape, index)
+        tape.gap(USE_MS if index else 60_000.0)
+    assert costs(tmp_path / "run", tape).gap == pytest.approx(USE_MS / 1e3)
 
 
 def handed_over(path: Path) -> Run:

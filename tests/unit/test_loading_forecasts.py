@@ -22,6 +22,7 @@ from tracekit.models.loader_epochs import (
     as_crowded,
     measured_time,
     settings_of,
+    settled_time,
     slowed,
     time_of,
 )
@@ -33,6 +34,7 @@ from tracekit.models.loading import (
     forecasts,
     saved_by_persisting,
     saved_in_any_order,
+    storage_apart,
     worker_counts,
 )
 from tracekit.models.storage import probed_storage
@@ -172,6 +174,94 @@ def test_a_long_epoch_of_which_some_batches_are_replayed_prefers_nobody() -> Non
     short, long = split(even), split(many)
     assert short is not None and long is not None
     assert long.cpu == pytest.approx(short.cpu, abs=0.02) and long.consumer == pytest.approx(short.consumer, abs=0.02)
+
+
+def long_epoch(usual: LoaderCosts, batches: int, every: int, rare_s: float) -> LoaderCosts:
+    """One epoch of so many batches like those that come late in another, with so much longer a gap each so many."""
+    at = np.resize(np.arange(BATCHES // 2, BATCHES - 20), batches)
+    names = ("wait", "gap", "blocked", "cpu", "delayed", "receive", "consume", "number")
+    longer: dict[str, Any] = {name: getattr(usual, name)[at] for name in names}
+    rare = rare_s * (np.arange(batches) % every == every // 2)
+    longer |= {"gap": longer["gap"] + rare, "consume": longer["consume"] + rare}
+    return replace(usual, first=np.arange(batches) == 0, **longer)
+
+
+@pytest.mark.parametrize(("batches", "every"), [(5005, 500), (450, 50), (3000, 7)])
+def test_what_comes_seldom_between_batches_makes_no_settings_seem_faster(batches: int, every: int) -> None:
+    """GIVEN an epoch whose workers are never waited for, and now and then a pause of 20 s THEN no settings that make
+    batches as fast gain anything, whichever batches are replayed for them."""
+    found = long_epoch(costs(workers=4, cpu=0.15, consume=0.1, cpus=8.0, readers=4), batches, every, 20.0)
+    now = measured_time(found)
+    for each in forecasts(found, [2, 3, 4, 8]).grid:
+        assert each.expected == pytest.approx(now, rel=0.02), each.settings
+
+
+def test_of_batches_that_take_long_to_make_now_and_then_all_settings_get_the_same() -> None:
+    """GIVEN 4,000 batches of which one in 100 takes a hundred times as long to make THEN twice the workers are told to
+    make them about twice as fast, with few ahead or many."""
+    usual = costs(workers=2, cpu=0.02, consume=0.0001, cpus=16.0, readers=2)
+    even = long_epoch(usual, 4000, 100, 0.0)
+    found = replace(even, cpu=np.where(np.arange(4000) % 100 == 37, 2.0, 0.02))
+    expected = {
+        (each.settings.workers, each.settings.prefetch): each.expected for each in forecasts(found, [2, 4]).grid
+    }
+    for prefetch in (4, 8, 16):
+        assert expected[4, prefetch] == pytest.approx(expected[4, 16], rel=0.25)
+
+
+def test_no_batch_takes_less_than_a_gpu_works_for_it() -> None:
+    """GIVEN a program that is through with a batch after 15 ms, of which a GPU works for 100, and workers that are
+    waited for THEN nothing is faster than the GPU; where nobody saw it work, the program may wait for it now."""
+    found = costs(workers=4, cpu=0.6, consume=0.015, cpus=64.0, readers=4)
+    assert min(each.low for each in forecasts(found, [40]).grid) < 0.05
+    seen, unseen = (forecasts(replace(found, device=device), [40]).grid for device in (0.1, np.nan))
+    assert min(each.expected for each in seen) >= 0.1 and min(each.high for each in seen) >= 0.1
+    assert all(each.high >= measured_time(found) for each in unseen)
+
+
+def test_each_tensor_of_a_batch_has_to_be_taken() -> None:
+    """GIVEN a program without workers, 10 ms to make a batch and 5 to use it THEN a batch of 39 tensors is told to take
+    longer from workers than it does now."""
+    few = costs(workers=0, cpu=0.01, consume=0.005)
+    many = replace(few, settings=msgspec.structs.replace(few.settings, storages=39))
+    assert max(each.high for each in forecasts(few, [2]).grid) < measured_time(few)
+    assert min(each.expected for each in forecasts(many, [2]).grid) > measured_time(many)
+
+
+@pytest.mark.parametrize("blocked", [0.08, 0.001])
+def test_a_probe_that_met_another_storage_tells_little(blocked: float) -> None:
+    """GIVEN a run that waited for storage, and a probe in which more workers were no faster THEN that is told of the
+    run, if the probe read as slowly; if it read from a cache, more may be faster."""
+    found = costs(workers=1, blocked=0.08, cpu=0.01, consume=0.015, readers=1)
+    base = replace(found, blocked=found.blocked * blocked / 0.08)
+    probe = Probe(costs(workers=6, blocked=blocked, cpu=0.01, readers=6), [Seen(6, 2, 1.0, 0.02)], base=base)
+    (told,) = [each for each in forecasts(found, [6], probe).grid if each.settings.prefetch == 2]
+    assert (storage_apart(found, probe) > 1) is (blocked < 0.08)
+    assert (told.low < 0.7 * measured_time(found)) is (blocked < 0.08)
+
+
+def test_a_probe_by_itself_is_compared_with_what_came_after_the_start() -> None:
+    """GIVEN a look at 30 batches, before which workers and the program started for 5 s THEN they take as long as in a
+    whole epoch."""
+    whole = long_epoch(costs(workers=2, cpu=0.05, consume=0.01, readers=2), 3000, 3000, 0.0)
+    few: dict[str, Any] = {
+        name: getattr(whole, name)[:30].copy()
+        for name in ("wait", "gap", "blocked", "cpu", "delayed", "receive", "consume", "number", "first")
+    }
+    look = replace(whole, **few)
+    look.wait[0] += 5.0
+    assert measured_time(look) > 2 * measured_time(whole)
+    assert settled_time(look) == pytest.approx(settled_time(whole), rel=0.1)
+    assert settled_time(replace(look, **{name: each[:10] for name, each in few.items()})) == 0
+
+
+def test_two_cpus_of_one_core_may_give_no_more_than_one() -> None:
+    """GIVEN workers that fill the cores THEN more on the CPUs that share these are not certain to gain."""
+    found = costs(workers=4, cpu=0.1, consume=0.001, cpus=8.0, readers=4)
+    apart, shared = (
+        max(each.high for each in forecasts(replace(found, cores=cores), [8]).grid) for cores in (8.0, 4.0)
+    )
+    assert apart < 0.75 * measured_time(found) < 0.95 * measured_time(found) < shared
 
 
 def test_a_program_that_does_not_wait_has_no_split() -> None:

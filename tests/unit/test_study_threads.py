@@ -21,14 +21,14 @@ CONDITIONS = [
 ]
 
 
-def concluded(*found: tuple[str, str, str, float]) -> Advice:
+def concluded(*found: tuple[str, str, str, float], current: int = 2) -> Advice:
     """The advice after comparisons (a, b, verdict, expected gain); the first is of the best count."""
     floor = ("baseline", "baseline again", "same", 0.0)
     comparisons = [
         Comparison(a, b, Gain(gain - 0.02, gain, gain + 0.02), verdict, 9, 0.01)  # type: ignore[arg-type]
         for a, b, verdict, gain in (*found, floor)
     ]
-    return conclude(comparisons, CONDITIONS, 2, Path("/study"), ["python", "train.py"])
+    return conclude(comparisons, CONDITIONS, current, Path("/study"), ["python", "train.py"])
 
 
 def values(advice: Advice) -> dict[str, Any]:
@@ -79,3 +79,9 @@ def test_the_count_that_the_program_has_is_no_recommendation() -> None:
     advice = concluded(("baseline", "fixed:2", "faster", 0.1))
     assert values(advice) == {}
     assert "is what the program has" in advice.why
+
+
+def test_of_a_program_with_one_thread_two_may_be_recommended() -> None:
+    advice = concluded(("baseline", "fixed:2", "faster", 0.1), current=1)
+    (setting,) = advice.settings
+    assert (setting.name, setting.current, setting.recommended) == ("threads.intra_op", 1, 2)

@@ -28,7 +28,10 @@ _WORDS = {
 def why_it_waits(summary: LoaderSummary) -> Finding:
     """`loading.split`: the share of the time, and what for."""
     first = max(summary.split, key=lambda name: summary.split[name])
-    title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time, most of it for {_WORDS[first]}"
+    title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time"
+    if abs(summary.usual_wait - summary.wait) > NOTABLE:
+        title += f", {summary.usual_wait:.0%} in epochs as most are"
+    title += f", most of it for {_WORDS[first]}"
     if first in ("cpu", "transfer") and summary.collating is not None and summary.collating >= NOTABLE:
         title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
     if summary.unexplained >= NOTABLE:
@@ -38,6 +41,7 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
     if summary.order >= NOTABLE:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
+    evidence["usual_wait"] = summary.usual_wait
     evidence |= {**summary.split, "unexplained": summary.unexplained, "slowed": summary.slowed}
     return Finding("loading.split", title, evidence)
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Literal
 
+import numpy as np
+
 from tracekit.advice.loader_effects import effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
     memory_of,
@@ -21,10 +23,17 @@ from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, Loader
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
 from tracekit.errors import RunError
-from tracekit.models.loader_epochs import as_crowded, measured_time
+from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait
 from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
 from tracekit.models.loader_split import split
-from tracekit.models.loading import MODEL_ERROR, Forecasts, forecasts, saved_by_persisting, saved_in_any_order
+from tracekit.models.loading import (
+    MODEL_ERROR,
+    Forecasts,
+    forecasts,
+    saved_by_persisting,
+    saved_in_any_order,
+    storage_apart,
+)
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.inside import WHICH
@@ -67,6 +76,12 @@ def loader_settings(run: Run, report: Report) -> Advice:
         if costs.is_aside:
             whys.append(f"A thread of its own reads {costs.loader}: for how long it waits tells nothing of the steps.")
             continue
+        if costs.in_turn_with:
+            whys.append(
+                f"{costs.loader} and {costs.in_turn_with} are asked for batches in turn, so what settings of one gain"
+                f" hangs on the other; {_how_to_study(report)} tells."
+            )
+            continue
         others = [(each, *cells[each.loader]) for each in found if each.loader != costs.loader]
         costs = replace(costs, memory=left_by(others, costs.memory))  # all may have their workers at the same time
         costs = as_crowded(costs)
@@ -83,6 +98,11 @@ def loader_settings(run: Run, report: Report) -> Advice:
         further = teams_in_workers(costs), workers_that_import(summary, costs)
         report.findings += [each for each in further if each]
         made, why = _advise(run, report, costs, summary, loop)
+        if probe is not None and (apart := storage_apart(costs, probe)):
+            why += (
+                f" Its probe tells little: there, making a batch took {np.exp(apart):.2g} times longer or shorter than"
+                " in the run, for what it waited for, as where a cache is filled by now."
+            )
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
         cells[costs.loader] = _recommended(made, summary)
@@ -120,6 +140,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         epochs=int(costs.first.sum()),
         batch_ms=predicted.current.expected * _MS,
         wait=float(costs.wait.sum()) / whole if whole else 0.0,
+        usual_wait=usual_wait(costs),
         split={name: share for name, share in asdict(why).items() if name not in ("order", "slowed")} if why else {},
         order=why.order if why else 0.0,
         sampler=costs.settings.sampler,
@@ -393,4 +414,12 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
         return f"{costs.loader}: more batches ahead gain nothing; it {_SHARED_OUT}, so their number stays."
     if unknown := what_is_not_known(costs):
         return f"{costs.loader}: more than {now} is not advised, as nobody has seen {unknown}."
-    return f"{costs.loader}: {now} are as good as any; the program waits {summary.wait:.0%} of the time."
+    why = f"{costs.loader}: {now} are as good as any"
+    if not has_room(costs, summary.num_workers + 1, max(summary.prefetch_factor, 1)):
+        why += f" that are sure to fit: one worker more may take {costs.worker_bytes / (1 << 20):,.0f} MiB"
+        if not costs.seen_working:
+            why += ", as the program does, less what it only reads of it"
+        free = (costs.memory.free, "of memory"), (costs.memory.shared, "of shared memory")
+        left = [f"{size / (1 << 20):,.0f} MiB {what}" for size, what in free if size is not None]
+        why += f", and {' and '.join(left)} may be had"
+    return f"{why}; the program waits {summary.wait:.0%} of the time."

@@ -15,8 +15,8 @@ _SENT_S = 0.005
 _FEWEST = 3
 # Fewer of the batches than this share are the unusual ones.
 _SHOWS_SHARE = 0.1
-# Of what it takes to take a batch the program computes for so long at most: for small tensors this is all of it, 0.45
-# to 0.6 ms on Linux x86-64. Where it takes longer the program waits for the worker to answer.
+# Of what it takes to take a batch the program computes for so long at most, for each tensor with memory of its own. For
+# small ones this is all of it, 0.45 to 0.6 ms on Linux x86-64: where it takes longer the program waits for the worker.
 _COMPUTING_S = 0.0005
 
 
@@ -33,11 +33,16 @@ class Handover:
 
 
 def handover(
-    batches: pd.DataFrame, late: Seconds, first: NDArray[np.bool_], cpus: float, share_delayed: float
+    batches: pd.DataFrame,
+    late: Seconds,
+    first: NDArray[np.bool_],
+    cpus: float,
+    share_delayed: float,
+    storages: int = 1,
 ) -> Handover:
     """`late`: for how long each batch had been made when the program asked for it, s; nan where no worker made it, or
     that was not seen. `first`: those that an epoch began with. Of the time that the program's threads wanted a CPU they
-    waited for one for `share_delayed`."""
+    waited for one for `share_delayed`. Tensors of a batch have so many `storages`."""
     by_workers = int(np.count_nonzero(batches["worker"] >= 0))
     if not by_workers:
         return Handover()
@@ -49,18 +54,19 @@ def handover(
     is_usual = shows.mean() >= _SHOWS_SHARE
     known = ~np.isnan(taking)
     alone = 1 - share_delayed
+    computing = max(storages, 1) * _COMPUTING_S
     if np.count_nonzero(known) < _FEWEST:
         receive = _usual_receive(wait, np.where(_taken_early(batches, first), np.nan, late)) * alone
         send = max(float(np.median((wait + late)[shows])) * alone - receive, 0.0) if is_usual else 0.0
         delayed = by_workers * receive * (1 / alone - 1) if alone > 0 else 0.0
-        return Handover(send, receive, by_workers * min(receive, _COMPUTING_S), delayed)
+        return Handover(send, receive, by_workers * min(receive, computing), delayed)
     is_rested = _being_made(batches) < cpus
     taken = _usual(taking, known, is_rested, alone)
     sent = wait + late - taking
     send = max(_usual(sent, shows & known, is_rested, alone), 0.0) if is_usual and (shows & known).any() else 0.0
     delayed = max(float(taking[known].sum()) - taken * np.count_nonzero(known), 0.0)
     receive = taken + _looking(wait - taking, late, known & ~first)
-    return Handover(send, receive, by_workers * min(receive, _COMPUTING_S), delayed)
+    return Handover(send, receive, by_workers * min(receive, computing), delayed)
 
 
 def _looking(before_taking: Seconds, late: Seconds, known: NDArray[np.bool_]) -> float:

@@ -2,8 +2,9 @@
 other.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
+from tracekit.analysis.devices import device_use
 from tracekit.analysis.handover import handover
 from tracekit.analysis.intervals import Intervals, union
 from tracekit.analysis.operators import windows
@@ -28,6 +30,7 @@ _NS = 1e9
 _SEEN_SHARE = 0.05
 # Where profiler windows are so much of a run, what is unlike them is not typical of it.
 _MOST_UNLIKE = 0.5
+_MOSTLY = 0.5
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class LoaderCosts:
     start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
     Where more CPUs are wanted than there are the program is taken to be `preferred` (`loader_replay.Machine`).
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
-    share of the batches whose making was seen.
+    share of the batches whose making was seen. A GPU works for `device` between two batches, at least; nan where one
+    may be used and nobody saw for how long: the program may be through with a batch before it is. Of the CPUs so many
+    are `cores`: others share one. Where the program asks `in_turn_with` another loader, each waits for both.
     """
 
     process: int
@@ -98,6 +103,9 @@ class LoaderCosts:
     connect: float = 0.0
     preferred: float = 0.0
     is_aside: bool = False
+    device: float = 0.0
+    cores: float = math.inf
+    in_turn_with: str = ""
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -118,13 +126,35 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     began = _began(run, steps.main, int(batches["asked_ns"].min()))
-    return [
-        _costs(
-            run, increases, profiled, steps.main, steps.thread[steps.main], began, str(loader),
-            part.sort_values("asked_ns"), stops,
-        )
-        for loader, part in batches.groupby("loader", sort=True)
-    ]  # fmt: skip
+    busy = _device_busy(run, steps.main)
+    parts = {str(loader): part.sort_values("asked_ns") for loader, part in batches.groupby("loader", sort=True)}
+    found = [
+        _costs(run, increases, profiled, busy, steps.main, steps.thread[steps.main], began, loader, part, stops)
+        for loader, part in parts.items()
+    ]
+    asked = {loader: part["asked_ns"].to_numpy() for loader, part in parts.items()}
+    return [replace(each, in_turn_with=_in_turn_with(each.loader, asked)) for each in found]
+
+
+def _device_busy(run: Run, process: int) -> float:
+    """The share of the profiler's windows in which a GPU worked, the busiest one's; nan where that was not seen."""
+    if not run.manifest.may_use_gpu:
+        return 0.0
+    return max((each.busy for each in device_use(run, process)), default=math.nan)
+
+
+def _in_turn_with(loader: str, asked: dict[str, NDArray[np.int64]]) -> str:
+    """Another loader that the program asks between most batches of this one, as this one between most of it; ""."""
+    own = asked[loader]
+    for other, theirs in asked.items():
+        if other != loader and min(_asked_between(own, theirs), _asked_between(theirs, own)) > _MOSTLY:
+            return other
+    return ""
+
+
+def _asked_between(own: NDArray[np.int64], theirs: NDArray[np.int64]) -> float:
+    """Between which share of one's own batches one of theirs was asked for."""
+    return float((np.diff(np.searchsorted(theirs, own)) > 0).mean()) if len(own) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -166,6 +196,7 @@ def _costs(
     run: Run,
     increases: Increases,
     profiled: pd.DataFrame,
+    device_busy: float,
     process: int,
     thread: int,
     began: float,
@@ -193,23 +224,27 @@ def _costs(
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
     is_cut = last | np.append(_meets(received[:-1], asked[1:], stops), True)
+    is_cut[0] = True  # the first step compiles, allocates and opens files, which no setting changes
     gap[is_cut] = np.median(gap[~is_cut]) if (~is_cut).any() else 0.0
     unlike = _around(profiled, received)
     if unlike.mean() < _MOST_UNLIKE:
         gap[unlike] = np.median(gap[~unlike])
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
-    handed = handover(batches, np.where(known & ~itself, late, np.nan), first, cpus, crowding.share_delayed)
+    settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
+    made_late = np.where(known & ~itself, late, np.nan)
+    handed = handover(batches, made_late, first, cpus, crowding.share_delayed, settings.storages)
     by_workers = int(np.count_nonzero(~itself))
     by_itself, delayed_itself = float(cpu[itself].sum()), float(delayed[itself].sum()) / _NS
     computing, delayed_there = handed.computing + by_itself, handed.delayed + delayed_itself
     consume = crowding.alone(gap, computing + delayed_there, delayed_there, float(wait.sum() + gap.sum()))
     warm = batches[batches["turn"] > 0]  # in its first batch a forked worker makes its own what it begins with
     told = warm[warm["others_ns"] >= 0]
-    maker_cpus = min(1 + _share_of_cpu(told, "others_ns"), cpus)
-    most_alone = maker_cpus if len(told) else np.inf
-    settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
+    most_alone = min(1 + _share_of_cpu(told, "others_ns"), cpus) if len(told) else np.inf
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
+    theirs = _computed_by_others(told, float(cpu.mean()), float(blocked.mean()), cpus)
+    maker_cpus = theirs.maker_cpus
+    cpu, blocked = cpu + theirs.of_blocked * blocked, blocked * (1 - theirs.of_blocked)
     making = length[at_once > 0].sum()
     makers = batches["maker"][known & ~itself].unique()
     of_workers = max((_most_memory(run, int(maker)) for maker in makers), default=0)
@@ -251,7 +286,40 @@ def _costs(
         cold=cold_of(batches[known & ~itself]),
         cold_outside=cold_outside_of(batches[known & ~itself]),
         connect=connect_of(batches[known & ~itself], handed.send + handed.receive),
-        is_aside=bool((batches["thread"] != thread).mean() > 0.5),
+        is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
+        device=_device_s(device_busy, profiled, asked),
+        cores=(run.manifest.cpu.physical_cores or math.inf) / ranks,
+    )
+
+
+def _device_s(busy: float, profiled: pd.DataFrame, asked: NDArray[np.int64]) -> float:
+    """For how long a GPU works between two batches that the program asked for, s, where it works so much of the
+    profiler's windows; 0 where no such batch was seen, or no GPU."""
+    starts, ends = profiled["start_ns"].to_numpy(), (profiled["start_ns"] + profiled["duration_ns"]).to_numpy()
+    batches = int((np.searchsorted(asked, ends) - np.searchsorted(asked, starts)).sum())
+    if math.isnan(busy):
+        return busy
+    return busy * float((ends - starts).sum()) / _NS / batches if busy and batches else 0.0
+
+
+@dataclass(frozen=True)
+class _ByOthers:
+    """What other threads than who makes a batch compute for it: the maker waits for them for the share `of_blocked` of
+    the time that it does not compute; it and they keep `maker_cpus` busy while any does."""
+
+    of_blocked: float
+    maker_cpus: float
+
+
+def _computed_by_others(told: pd.DataFrame, cpu: float, blocked: float, cpus: float) -> _ByOthers:
+    """From the batches that were looked at. What others may have computed beside the maker on the CPUs that there are,
+    they did; more than that they did while it waited, for them: as one after the other, if that is not longer."""
+    share = _share_of_cpu(told, "others_ns")
+    beyond = max(share - (cpus - 1), 0.0) * cpu
+    waited = min(beyond, blocked)
+    computing = cpu + waited
+    return _ByOthers(
+        waited / blocked if waited else 0.0, min(cpu * (1 + share) / computing if computing else 1.0, cpus)
     )
 
 

@@ -50,12 +50,14 @@ class Seen:
 class Probe:
     """Of one loader: the costs of its batches with those of the other settings that had most made at once, and what was
     seen of them all. `alone`: they had no turns with the program as it is, but ran by themselves; or in `rounds` of
-    whole runs, one after the other: of each, the costs of the program as it is and with the other settings."""
+    whole runs, one after the other: of each, the costs of the program as it is and with the other settings. `base`: the
+    costs of the program as it is, where it ran so in the probe."""
 
     costs: LoaderCosts
     seen: list[Seen]
     alone: bool = False
     rounds: list[list[LoaderCosts]] = field(default_factory=list)
+    base: LoaderCosts | None = None
 
 
 def probes(run: Run) -> dict[str, Probe]:
@@ -73,7 +75,7 @@ def _of_rounds(rounds: list[list[dict[str, LoaderCosts]]]) -> dict[str, Probe]:
         ran = [[each[loader] for each in one if loader in each] for one in rounds]
         whole = [each for each in ran if len(each) == len(rounds[0])]
         if whole:
-            found[loader] = Probe(max(whole[0][1:], key=_readers), [], True, whole)
+            found[loader] = Probe(max(whole[0][1:], key=_readers), [], True, whole, whole[0][0])
     return found
 
 
@@ -86,7 +88,8 @@ def _of_turns(turned: "list[_Turned]") -> dict[str, Probe]:
         theirs = [each[loader] for each in others if loader in each]
         seen = [_seen(each, base[loader]) for each in theirs] if len(ran) > 1 and loader in base else []
         most = max((each.costs for each in theirs), key=_readers)
-        found[loader] = Probe(most, [each for each in seen if each is not None], len(ran) == 1)
+        as_it_is = base[loader].costs if len(ran) > 1 and loader in base else None
+        found[loader] = Probe(most, [each for each in seen if each is not None], len(ran) == 1, base=as_it_is)
     return found
 
 
@@ -99,7 +102,11 @@ def _together(sittings: list[dict[str, Probe]]) -> dict[str, Probe]:
         for seen in (seen for each in theirs for seen in each.seen):
             by_cell.setdefault((seen.workers, seen.prefetch), []).append(seen)
         most = max((each.costs for each in theirs), key=_readers)
-        found[loader] = Probe(most, [_mean(each) for each in by_cell.values()], all(each.alone for each in theirs))
+        bases = [each.base for each in theirs if each.base is not None]
+        found[loader] = Probe(
+            most, [_mean(each) for each in by_cell.values()], all(each.alone for each in theirs),
+            base=max(bases, key=len, default=None),
+        )  # fmt: skip
     return found
 
 

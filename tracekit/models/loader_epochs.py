@@ -15,14 +15,17 @@ from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workl
 # So many batches are replayed, of so many epochs, and at both ends as many more as workers may be ahead: the rest goes
 # on as they did between, when workers were as far ahead as they come and there was something left to hand out.
 _MOST_BATCHES = 400
+# Of those that stand for the rest so few, in the mean, are like the longest times between batches; what these take more
+# than the others is counted apart, however many happen to be among those (none of 4 happens in 2 of 100 cases).
+_RARE = 4
 # With more ahead than this, or than two for each worker, the replay of a long epoch is as if there were so many: more
 # would take minutes, for what no loader gains.
 _MOST_AHEAD = 256
 _MOST_EPOCHS = 4
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
-# tensors and `fork` on Linux x86-64. Taking and ending may cost the share CHEAPEST of it: on other days such a machine
-# took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made anew and shared, which takes 3.0 to
-# 3.4 ms for 4 MiB; the same without workers 0.1.
+# tensors and `fork` on Linux x86-64, taking one for each tensor with memory of its own (`receive_s`). Taking and ending
+# may cost the share CHEAPEST of it: on other days such a machine took a batch in 0.45 to 0.6 ms. A worker puts its
+# batches into memory that is made anew and shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
 RECEIVE_S = 0.0013
 BYTES_PER_S = 1.35e9
 START_S = 0.013
@@ -33,6 +36,8 @@ CHEAPEST = 0.35
 # as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
 # Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
 TOGETHER = 1.3
+# Fewer batches, or turns of workers, do not tell how fast they go.
+_FEWEST_SETTLED = 12
 # The share of the waiting for CPUs that counts is known to within this.
 _CLOSE = 0.02
 
@@ -96,7 +101,8 @@ def time_of(costs: LoaderCosts, settings: LoaderSettings, storage: Storage, besi
 def slowed(costs: LoaderCosts, settings: LoaderSettings, at_once: float) -> float:
     """How many times longer reading takes with these settings where storage reads so many `at_once`."""
     work, machine = _with_storage(costs, settings, Storage(at_once), Beside())
-    alone = sum(float(costs.blocked[epoch.at].sum()) for epoch in typical_epochs(costs, _ahead(settings)))
+    epochs = typical_epochs(costs, _ahead(settings))
+    alone = at_once * sum(float(epoch.part_of(work)[0].transfer.sum()) for epoch in epochs)
     reading = sum(each.times * each.replay.reading for each in _replays(costs, work, machine, settings))
     return reading / alone if alone else 1.0
 
@@ -138,13 +144,15 @@ def _makings(costs: LoaderCosts) -> int:
 class _Replayed:
     """A replay of an epoch, or of some of its `batches`, that counts so many times. `half` is the first of those that
     stand for the rest, which goes on as they do until the last indices are handed out, `ahead` of the end: from then on
-    workers come to their end, and leave the CPUs to the program."""
+    workers come to their end, and leave the CPUs to the program. What is `rare` between batches takes so long, s, and
+    is not in the replay."""
 
     times: float
     replay: Replay
     batches: int
     half: int
     ahead: int
+    rare: float
 
     @property
     def length(self) -> float:
@@ -152,7 +160,7 @@ class _Replayed:
         if not self._more:
             return self.replay.end
         asked = self.replay.asked
-        return self.replay.end + self._more * float(asked[-self.ahead - 1] - asked[self.half])
+        return self.replay.end + self._more * float(asked[-self.ahead - 1] - asked[self.half]) + self.rare
 
     @property
     def stall(self) -> float:
@@ -175,23 +183,43 @@ def _replays(costs: LoaderCosts, work: Workload, machine: Machine, settings: Loa
         is_whole = epoch.batches == len(epoch.at) or not settings.workers
         tried = settings if is_whole else replace(settings, prefetch=ahead // settings.workers)
         already = replace(tried, start=0.0, boot=0.0)
-        part = Workload(*(getattr(work, each.name)[epoch.at] for each in fields(Workload)))
+        part, rare = epoch.part_of(work)
         anew = 1.0 if not costs.settings.persistent_workers else 0.0 if number else starts
         for times, how in ((anew, tried), (1 - anew, already)):
             if times:
                 found = replay(part, machine, how)
-                yield _Replayed(times, found, epoch.batches, epoch.half, ahead)
+                yield _Replayed(times, found, epoch.batches, epoch.half, ahead, rare)
 
 
 @dataclass(frozen=True)
 class _Epoch:
-    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them, of which those from
-    `half` on are spread over what does not belong to its beginning."""
+    """An epoch that is replayed: its `batches` from `first` on, those `at` in place of all of them, of which so many
+    from `half` on are `spread` over what does not belong to its beginning, from `rest` on: the same ones whatever the
+    settings are, or the luckiest would seem the best."""
 
     first: int
     batches: int
     at: NDArray[np.intp]
     half: int
+    spread: int
+    rest: int
+
+    def part_of(self, work: Workload) -> tuple[Workload, float]:
+        """What the batches `at` cost, those that stand for the rest as much as it in the mean; and what goes by between
+        all of the epoch beyond what is not rare, s."""
+        if len(self.at) == self.batches:
+            return Workload(*(getattr(work, each.name)[self.at] for each in fields(Workload))), 0.0
+        most = float(np.quantile(work.consume[self.rest : self.first + self.batches], 1 - _RARE / self.spread))
+        usual = replace(work, consume=np.minimum(work.consume, most))
+        costs = []
+        for values in (getattr(usual, each.name) for each in fields(Workload)):
+            some, whole = values[self.at], values[self.rest : self.first + self.batches]
+            standing = some[self.half : self.half + self.spread]
+            if standing.any():
+                some[self.half : self.half + self.spread] *= whole.mean() / standing.mean()
+            costs.append(some)
+        all_of_them = slice(self.first, self.first + self.batches)
+        return Workload(*costs), float((work.consume - usual.consume)[all_of_them].sum())
 
 
 def typical_epochs(costs: LoaderCosts, ahead: int = 0) -> list[_Epoch]:
@@ -203,10 +231,9 @@ def typical_epochs(costs: LoaderCosts, ahead: int = 0) -> list[_Epoch]:
     pace = np.add.reduceat(costs.wait + costs.gap, begins) / (ends - begins)
     count = min(max(-(-len(begins) // 2), 2), _MOST_EPOCHS, len(begins))
     typical = np.sort(np.argsort(np.abs(pace - np.median(pace)), kind="stable")[:count])
-    some = _MOST_BATCHES // count
-    half, more = some // 2 + ahead, some - some // 2 + ahead + 1
+    half = _MOST_BATCHES // count // 2
     return [
-        _Epoch(begin, end - begin, _sampled(begin, end, half, more), half)
+        _Epoch(begin, end - begin, _sampled(begin, end, half, ahead), half + ahead, half + 1, begin + half)
         for begin, end in zip(begins[typical].tolist(), ends[typical].tolist(), strict=True)
     ]
 
@@ -216,12 +243,13 @@ def _ahead(settings: LoaderSettings) -> int:
     return min(settings.prefetch, max(_MOST_AHEAD // max(settings.workers, 1), 2)) * settings.workers
 
 
-def _sampled(begin: int, end: int, half: int, more: int) -> NDArray[np.intp]:
-    """So many of the first, and so many spread over the rest; all where there are not more."""
-    if end - begin <= half + more:
+def _sampled(begin: int, end: int, half: int, ahead: int) -> NDArray[np.intp]:
+    """So many of the first, and one more spread over the rest, and `ahead` more of the first and of the last; all where
+    there are not more."""
+    if end - begin <= 2 * (half + ahead) + 1:
         return np.arange(begin, end)
-    rest = np.linspace(begin + half, end - 1, more).round().astype(np.intp)
-    return np.concatenate([np.arange(begin, begin + half), rest])
+    rest = np.linspace(begin + half, end - 1, half + 1).round().astype(np.intp)
+    return np.concatenate([np.arange(begin, begin + half + ahead), rest, np.arange(end - ahead, end)])
 
 
 def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
@@ -237,9 +265,15 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
         return Workload(costs.blocked, zero, cpu, zero, zero, consume)
     receive = costs.receive + crowded * costs.delayed_receive
     if not had_workers:
-        cpu, receive = cpu + shared, receive + RECEIVE_S * cost
+        cpu, receive = cpu + shared, receive + receive_s(costs) * cost
     send = costs.send + costs.connect * are_first(costs, workers)
     return Workload(costs.blocked, zero, cpu, send, receive, consume)
+
+
+def receive_s(costs: LoaderCosts) -> float:
+    """What taking a batch from a worker costs at most where the run had none, s: torch asks the worker for the memory
+    of each tensor by itself."""
+    return RECEIVE_S * max(costs.settings.storages, 1)
 
 
 def are_first(costs: LoaderCosts, workers: int) -> Seconds:
@@ -269,11 +303,29 @@ def measured_time(costs: LoaderCosts) -> float:
     return _per_batch(costs) + outside / batches_of(costs)
 
 
+def settled_time(costs: LoaderCosts) -> float:
+    """Seconds per batch as they were once the workers were at it: but for the first ones of each epoch, which they made
+    at once, one each. 0 where too few are left."""
+    begins = np.flatnonzero(costs.first)
+    turn = np.arange(len(costs)) - np.repeat(begins, np.diff(np.append(begins, len(costs))))
+    later = (costs.wait + costs.gap)[turn >= max(costs.settings.num_workers, 1)]
+    return float(later.mean()) if len(later) >= _FEWEST_SETTLED else 0.0
+
+
 def _per_batch(costs: LoaderCosts) -> float:
     """Seconds per batch of the epochs that are replayed, as they were, with workers that had been started."""
     whole: Seconds = costs.wait + costs.gap
     replayed = typical_epochs(costs)
     return sum(float(whole[each.first : each.first + each.batches].sum()) for each in replayed) / batches_of(costs)
+
+
+def usual_wait(costs: LoaderCosts) -> float:
+    """The share of the time of the epochs that are replayed for which the program waited."""
+    wait, gap = (
+        sum(float(times[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
+        for times in (costs.wait, costs.gap)
+    )
+    return wait / (wait + gap) if wait + gap > 0 else 0.0
 
 
 def batches_of(costs: LoaderCosts) -> int:

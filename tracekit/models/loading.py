@@ -18,21 +18,22 @@ from tracekit.analysis.probes import Probe, Seen
 from tracekit.models.loader_epochs import (
     BOOT_S,
     CHEAPEST,
-    RECEIVE_S,
     START_S,
     TOGETHER,
     Beside,
     Storage,
     batches_of,
     measured_time,
+    receive_s,
     settings_of,
+    settled_time,
     starts_of,
     stops_s,
     time_of,
 )
 from tracekit.models.loader_memory import fits
 from tracekit.models.loader_replay import LoaderSettings
-from tracekit.models.storage import ProbedStorage, probed_storage, storages
+from tracekit.models.storage import ProbedStorage, probed_storage, reading_of_the_same, storages
 
 _PREFETCH = (1, 2, 4, 8, 16)
 # Beyond this many workers not every number is tried.
@@ -83,13 +84,14 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     """
     current, measured = settings_of(costs), measured_time(costs)
     if probe is not None and probe.alone:
-        probe = replace(probe, seen=_pace(probe, measured))
+        probe = replace(probe, seen=_pace(probe, costs))
     now = current.workers, current.prefetch if current.workers else 0
     seen = {now: Forecast(current, measured, measured, measured, seen=True)}
     startup = _startup(costs, probe)
+    apart = storage_apart(costs, probe) if probe else 0.0
     for each in probe.seen if probe else ():
         settings = LoaderSettings(each.workers, each.prefetch or 2, current.in_order, *startup)
-        expected, error = measured * each.ratio, float(np.exp(each.error))
+        expected, error = measured * each.ratio, float(np.exp(np.hypot(each.error, apart)))
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
     run = _Known(costs, probe, None if probe is None else probed_storage(costs, probe.costs, probe.alone))
@@ -124,16 +126,32 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
 
 
-def _pace(probe: Probe, measured: float) -> list[Seen]:
+def storage_apart(costs: LoaderCosts, probe: Probe) -> float:
+    """By how much the logarithm of what it takes to make a batch differs between the run and its probe because of
+    storage, as it may be for a cache that the run has filled: in the latter as it was, or, where nothing ran so, with
+    other settings, if these met a faster one. 0 where that is no more than what minutes differ by anyway."""
+    again = probe.base if probe.base is not None else probe.costs
+    times = reading_of_the_same(costs, again)
+    computing = float(costs.cpu.mean())
+    if times is None or computing + min(times) <= 0:
+        return 0.0
+    before, now = times
+    apart = float(np.log((computing + now) / (computing + before)))
+    if probe.base is None:
+        apart = min(apart, 0.0)
+    return abs(apart) if abs(apart) > APART else 0.0
+
+
+def _pace(probe: Probe, costs: LoaderCosts) -> list[Seen]:
     """How many times longer batches took in a probe whose settings had no turns: than as it was in each round, or than
-    `measured`."""
+    in the run."""
     times = np.array([[measured_time(each) for each in one] for one in probe.rounds])
     if len(times) >= _FEWEST_ROUNDS and (times > 0).all():
         longer = np.log(times[:, 1:] / times[:, :1])
         errors = longer.std(axis=0, ddof=1) / np.sqrt(len(longer)) * stdtrit(len(longer) - 1, (1 + _LEVEL) / 2)
         found = list(zip(probe.rounds[0][1:], np.exp(longer.mean(axis=0)), errors, strict=True))
-    elif (took := measured_time(probe.costs)) > 0 and measured > 0:
-        found = [(probe.costs, took / measured, APART)]
+    elif (took := settled_time(probe.costs)) > 0 and (usual := settled_time(costs)) > 0:
+        found = [(probe.costs, took / usual, APART)]
     else:
         return []
     return [
@@ -220,7 +238,7 @@ class _Known:
         if probe is None or not cells:
             return [Beside(1.0, CHEAPEST), Beside(TOGETHER, 1.0)]
         probed = probe.costs.settings.num_workers
-        cost = max(float(probe.costs.receive.mean()) / RECEIVE_S, CHEAPEST) if probed else 1.0
+        cost = max(float(probe.costs.receive.mean()) / receive_s(costs), CHEAPEST) if probed else 1.0
         # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
         possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
 
@@ -246,10 +264,22 @@ class _Known:
             possible, slow = _in_workers(costs, self.probe)
         storage = storages(costs, max(settings.workers, 1), self.storage)
         beside = besides if settings.workers else besides[:1]
+        if settings.workers > costs.settings.num_workers and costs.cores < costs.cpus:
+            slow = [replace(each, cpus=costs.cores) for each in possible + slow] + slow  # a core gives two CPUs less
         times, slow_times = (
             [time_of(*each) for each in product(some, [settings], storage, beside)] for some in (possible, slow)
         )
-        return Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times))
+        return self._beside_device(Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times)))
+
+    def _beside_device(self, found: Forecast) -> Forecast:
+        """No batch takes less than a GPU works for it; where nobody saw for how long it does, it may be what the program
+        waits for now."""
+        device = self.costs.device
+        if np.isnan(device):
+            return replace(found, high=max(found.high, measured_time(self.costs)))
+        return replace(
+            found, low=max(found.low, device), expected=max(found.expected, device), high=max(found.high, device)
+        )
 
 
 def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCosts], list[LoaderCosts]]:

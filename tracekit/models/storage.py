@@ -82,6 +82,21 @@ def _slower(costs: LoaderCosts, probe: LoaderCosts) -> tuple[float, float]:
     return ratio * (1 - min(_STANDARD_ERRORS * error, 1.0)), ratio * (1 + _STANDARD_ERRORS * error)
 
 
+def reading_of_the_same(costs: LoaderCosts, probe: LoaderCosts) -> tuple[float, float] | None:
+    """For how long a batch was read in a run and in its probe, s, of the same batches, or of all where too few were the
+    same. None where that may be chance (5 %), or nobody knows."""
+    before, now = _of_the_same(costs, probe)
+    if len(before) >= _FEWEST_SAME:
+        error = float((now - before).std() / np.sqrt(len(before)))
+    else:
+        before, now = costs.blocked, probe.blocked
+        if min(len(before), len(now)) < _FEWEST_SAME:
+            return None
+        error = float(np.hypot(before.std() / np.sqrt(len(before)), now.std() / np.sqrt(len(now))))
+    is_apart = abs(now.mean() - before.mean()) > _STANDARD_ERRORS * error
+    return (float(before.mean()), float(now.mean())) if is_apart else None
+
+
 def _of_the_same(costs: LoaderCosts, probe: LoaderCosts) -> tuple[Seconds, Seconds]:
     """The times of the batches that were seen to be made in both."""
     ours = np.flatnonzero((costs.number >= 0) & (costs.number <= probe.number.max(initial=-1)))

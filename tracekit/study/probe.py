@@ -172,8 +172,8 @@ class _Probing:
         self._command = shell_line(run.manifest.command)
         self._number = 0
         self._sittings: Sittings = []
-        batch_s = max(float((each.wait + each.gap).mean()) for each in self._costs.values())
-        self._turn_s = turn_s(batch_s, max(float(each.blocked.mean()) for each in self._costs.values()))
+        longest = max((costs[loader] for loader in most), key=lambda each: float((each.wait + each.gap).sum()))
+        self._turn_s = turn_s(float((longest.wait + longest.gap).mean()), float(longest.blocked.mean()))
         self._patience_s = patience(began_s)
 
     def go(self) -> None:
