@@ -272,8 +272,8 @@ class _Known:
         return self._beside_device(Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times)))
 
     def _beside_device(self, found: Forecast) -> Forecast:
-        """No batch takes less than a GPU works for it; where nobody saw for how long it does, it may be what the program
-        waits for now."""
+        """No batch takes less than a GPU works for it; where nobody saw for how long it does, it may be what the
+        program waits for now."""
         device = self.costs.device
         if np.isnan(device):
             return replace(found, high=max(found.high, measured_time(self.costs)))
