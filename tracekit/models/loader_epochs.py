@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from tracekit.analysis.handover import times_of
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workload, replay
 
@@ -23,9 +24,9 @@ _RARE = 4
 _MOST_AHEAD = 256
 _MOST_EPOCHS = 4
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
-# tensors and `fork` on Linux x86-64, taking one for each tensor with memory of its own (`receive_s`). Taking and ending
-# may cost the share CHEAPEST of it: on other days such a machine took a batch in 0.45 to 0.6 ms. A worker puts its
-# batches into memory that is made anew and shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
+# tensors and `fork` on Linux x86-64, taking one of a single tensor. Taking and ending may cost the share CHEAPEST of it:
+# on other days such a machine took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made anew and
+# shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
 RECEIVE_S = 0.0013
 BYTES_PER_S = 1.35e9
 START_S = 0.013
@@ -271,9 +272,8 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
 
 
 def receive_s(costs: LoaderCosts) -> float:
-    """What taking a batch from a worker costs at most where the run had none, s: torch asks the worker for the memory
-    of each tensor by itself."""
-    return RECEIVE_S * max(costs.settings.storages, 1)
+    """What taking a batch from a worker costs at most where the run had none, s."""
+    return RECEIVE_S * times_of(costs.settings.storages)
 
 
 def are_first(costs: LoaderCosts, workers: int) -> Seconds:
