@@ -24,9 +24,9 @@ _RARE = 4
 _MOST_AHEAD = 256
 _MOST_EPOCHS = 4
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
-# tensors and `fork` on Linux x86-64, taking one of a single tensor. Taking and ending may cost the share CHEAPEST of it:
-# on other days such a machine took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made anew and
-# shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
+# tensors and `fork` on Linux x86-64, taking one of a single tensor. Taking and ending may cost the share CHEAPEST of
+# it: on other days such a machine took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made
+# anew and shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
 RECEIVE_S = 0.0013
 BYTES_PER_S = 1.35e9
 START_S = 0.013
