@@ -65,8 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     with_lone_tests = {item.path for item in items if _is_alone(item)}
     items.sort(key=lambda item: (item.path not in with_lone_tests, module[item.path], not _is_alone(item)))
     for item in items:
-        if _is_alone(item) and not config.option.usepdb:  # which stops at the first failure
+        alone = item.get_closest_marker("alone")
+        if alone and alone.kwargs.get("again", True) and not config.option.usepdb:  # which stops at the first failure
             item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.timeout(func_only=True))  # of both tries together nothing bounds the second
 
 
 @pytest.fixture(autouse=True)

@@ -276,7 +276,7 @@ def two_hosts() -> Iterator[list[NetworkHost]]:
         yield hosts
 
 
-@pytest.mark.alone
+@pytest.mark.alone(again=False)  # a race: one of three runs that hangs is one too many
 def test_models_that_form_their_buckets_never_wait_for_us(tmp_path: Path) -> None:
     """GIVEN 400 models, each of which asks its group for broadcasts as it forms its buckets, while threads of gloo take
     leave of the work before THEN none hangs: with the interpreter's lock held there two of three runs did."""

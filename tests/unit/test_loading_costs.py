@@ -8,7 +8,7 @@ import pytest
 from synthetic import Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
-from tracekit.analysis.loading import LoaderCosts, _computed_by_others, loader_costs
+from tracekit.analysis.loading import LoaderCosts, _computed_by_others, _device_s, loader_costs
 from tracekit.analysis.steps import find_steps
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run, open_run
@@ -99,6 +99,16 @@ def test_what_others_compute_while_a_maker_waits_is_no_storage(
     found = _computed_by_others(told, 1.0, 99.0, cpus)
     assert found.of_blocked == pytest.approx(of_blocked, abs=0.01)
     assert found.maker_cpus == pytest.approx(maker_cpus, rel=0.02)
+
+
+@pytest.mark.parametrize(("busy", "asked", "expected"), [(0.5, 10, 0.05), (0.5, 0, np.nan), (np.nan, 10, np.nan)])
+def test_a_gpu_works_as_long_for_a_batch_of_any_loader(busy: float, asked: int, expected: float) -> None:
+    """GIVEN a window of a second in which a GPU worked for half of it, and ten batches were asked for THEN 50 ms each;
+    where none was, or the GPU was not seen, nobody knows; where there is none, 0."""
+    window = pd.DataFrame({"start_ns": [ns(1000.0)], "duration_ns": [ns(1000.0)]})
+    batches = pd.DataFrame({"asked_ns": [ns(1050.0 + 100 * each) for each in range(asked)], "loader": "any"})
+    assert _device_s(busy, window, batches) == pytest.approx(expected, nan_ok=True)
+    assert _device_s(0.0, window, batches) == 0
 
 
 def in_turn(path: Path, is_zipped: bool) -> list[str]:

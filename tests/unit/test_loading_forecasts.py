@@ -240,6 +240,7 @@ def test_a_probe_that_met_another_storage_tells_little(blocked: float) -> None:
     (told,) = [each for each in forecasts(found, [6], probe).grid if each.settings.prefetch == 2]
     assert (storage_apart(found, probe) > 1) is (blocked < 0.08)
     assert (told.low < 0.7 * measured_time(found)) is (blocked < 0.08)
+    assert told.high > 0.95 * measured_time(found)
 
 
 def test_a_probe_by_itself_is_compared_with_what_came_after_the_start() -> None:

@@ -76,12 +76,6 @@ def loader_settings(run: Run, report: Report) -> Advice:
         if costs.is_aside:
             whys.append(f"A thread of its own reads {costs.loader}: for how long it waits tells nothing of the steps.")
             continue
-        if costs.in_turn_with:
-            whys.append(
-                f"{costs.loader} and {costs.in_turn_with} are asked for batches in turn, so what settings of one gain"
-                f" hangs on the other; {_how_to_study(report)} tells."
-            )
-            continue
         others = [(each, *cells[each.loader]) for each in found if each.loader != costs.loader]
         costs = replace(costs, memory=left_by(others, costs.memory))  # all may have their workers at the same time
         costs = as_crowded(costs)
@@ -140,7 +134,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         epochs=int(costs.first.sum()),
         batch_ms=predicted.current.expected * _MS,
         wait=float(costs.wait.sum()) / whole if whole else 0.0,
-        usual_wait=usual_wait(costs),
+        usual_wait=min(float(costs.wait.sum()) / whole * usual_wait(costs), 1.0) if whole else 0.0,
         split={name: share for name, share in asdict(why).items() if name not in ("order", "slowed")} if why else {},
         order=why.order if why else 0.0,
         sampler=costs.settings.sampler,
@@ -190,6 +184,11 @@ def _advise(
         return [], f"{name} was not seen as it was made, so no setting can be given to it."
     if why_none := why_no_workers(costs.settings, run.manifest.loaders):
         return [], f"{name} is to have no workers: {why_none}."
+    if costs.in_turn_with:
+        return [], (
+            f"{name} and {costs.in_turn_with} are asked for batches in turn, so what settings of one gain hangs on the"
+            f" other; {_how_to_study(report)} tells for the one that is waited for."
+        )
     chosen = promising(summary)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
         return [], _why_nothing_helps(costs, summary)
@@ -233,7 +232,7 @@ def _further(
     run: Run, report: Report, costs: LoaderCosts, summary: LoaderSummary, made: list[Setting], loop: float
 ) -> list[Setting]:
     """With as many workers as `made` gives it: to keep them from epoch to epoch, to take batches as they get ready."""
-    if costs.settings.iterable or not costs.settings.made:
+    if costs.settings.iterable or not costs.settings.made or costs.in_turn_with:
         return []
     share = _share_of_loop(costs, loop)
     name = f"loader.{costs.loader}."
@@ -415,11 +414,14 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
     if unknown := what_is_not_known(costs):
         return f"{costs.loader}: more than {now} is not advised, as nobody has seen {unknown}."
     why = f"{costs.loader}: {now} are as good as any"
-    if not has_room(costs, summary.num_workers + 1, max(summary.prefetch_factor, 1)):
-        why += f" that are sure to fit: one worker more may take {costs.worker_bytes / (1 << 20):,.0f} MiB"
+    workers, prefetch = summary.num_workers + 1, max(summary.prefetch_factor, 1)
+    if not has_room(costs, workers, prefetch):
+        sizes = zip(needed(costs, workers, prefetch), (costs.memory.shared, costs.memory.free), strict=True)
+        both = [each for each in zip(sizes, ("shared memory", "memory"), strict=True) if each[0][1] is not None]
+        of_mib = [
+            f"{size / (1 << 20):,.0f} of {(free or 0) / (1 << 20):,.0f} MiB of {what}" for (size, free), what in both
+        ]
+        why += f" that are sure to fit: {in_words(workers, prefetch)} may take {' and '.join(of_mib)}"
         if not costs.seen_working:
-            why += ", as the program does, less what it only reads of it"
-        free = (costs.memory.free, "of memory"), (costs.memory.shared, "of shared memory")
-        left = [f"{size / (1 << 20):,.0f} MiB {what}" for size, what in free if size is not None]
-        why += f", and {' and '.join(left)} may be had"
+            why += ", if each takes what the program does, whose memory they share as far as they only read it"
     return f"{why}; the program waits {summary.wait:.0%} of the time."

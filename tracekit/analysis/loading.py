@@ -126,10 +126,10 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     began = _began(run, steps.main, int(batches["asked_ns"].min()))
-    busy = _device_busy(run, steps.main)
+    device_s = _device_s(_device_busy(run, steps.main), profiled, batches)
     parts = {str(loader): part.sort_values("asked_ns") for loader, part in batches.groupby("loader", sort=True)}
     found = [
-        _costs(run, increases, profiled, busy, steps.main, steps.thread[steps.main], began, loader, part, stops)
+        _costs(run, increases, profiled, device_s, steps.main, steps.thread[steps.main], began, loader, part, stops)
         for loader, part in parts.items()
     ]
     asked = {loader: part["asked_ns"].to_numpy() for loader, part in parts.items()}
@@ -196,7 +196,7 @@ def _costs(
     run: Run,
     increases: Increases,
     profiled: pd.DataFrame,
-    device_busy: float,
+    device_s: float,
     process: int,
     thread: int,
     began: float,
@@ -243,8 +243,9 @@ def _costs(
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
     theirs = _computed_by_others(told, float(cpu.mean()), float(blocked.mean()), cpus)
-    maker_cpus = theirs.maker_cpus
+    maker_cpus, by_maker = theirs.maker_cpus, float(cpu.sum())
     cpu, blocked = cpu + theirs.of_blocked * blocked, blocked * (1 - theirs.of_blocked)
+    by_maker /= float(cpu.sum()) or 1.0
     making = length[at_once > 0].sum()
     makers = batches["maker"][known & ~itself].unique()
     of_workers = max((_most_memory(run, int(maker)) for maker in makers), default=0)
@@ -258,7 +259,7 @@ def _costs(
         cpu=cpu,
         delayed=_filled(delayed / _NS, known),
         delayed_receive=handed.delayed / by_workers if by_workers else 0.0,
-        reading_cpu=min(_share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
+        reading_cpu=by_maker * min(_share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
         collating=_collating(batches),
         send=handed.send,
         receive=np.where(itself, 0.0, handed.receive),
@@ -280,26 +281,31 @@ def _costs(
         known=float(known.mean()),
         alone=1.0 if settings.num_workers else min(_slowdown_alone(run, process, loader, cpus), most_alone),
         maker_cpus=maker_cpus,
-        faults=min(_share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
+        faults=by_maker * min(_share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         cold=cold_of(batches[known & ~itself]),
         cold_outside=cold_outside_of(batches[known & ~itself]),
         connect=connect_of(batches[known & ~itself], handed.send + handed.receive),
         is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
-        device=_device_s(device_busy, profiled, asked),
+        device=device_s if not device_s or _asked_in(profiled, asked) else math.nan,
         cores=(run.manifest.cpu.physical_cores or math.inf) / ranks,
     )
 
 
-def _device_s(busy: float, profiled: pd.DataFrame, asked: NDArray[np.int64]) -> float:
-    """For how long a GPU works between two batches that the program asked for, s, where it works so much of the
-    profiler's windows; 0 where no such batch was seen, or no GPU."""
+def _device_s(busy: float, profiled: pd.DataFrame, batches: pd.DataFrame) -> float:
+    """For how long a GPU works for a batch of any loader, s, where it works so much of the profiler's windows; nan
+    where none was asked for in these."""
+    if not busy:
+        return 0.0
+    asked = _asked_in(profiled, np.sort(batches["asked_ns"].to_numpy()))
+    return busy * float(profiled["duration_ns"].sum()) / _NS / asked if asked else math.nan
+
+
+def _asked_in(profiled: pd.DataFrame, asked: NDArray[np.int64]) -> int:
+    """How many batches were asked for in the profiler's windows."""
     starts, ends = profiled["start_ns"].to_numpy(), (profiled["start_ns"] + profiled["duration_ns"]).to_numpy()
-    batches = int((np.searchsorted(asked, ends) - np.searchsorted(asked, starts)).sum())
-    if math.isnan(busy):
-        return busy
-    return busy * float((ends - starts).sum()) / _NS / batches if busy and batches else 0.0
+    return int((np.searchsorted(asked, ends) - np.searchsorted(asked, starts)).sum())
 
 
 @dataclass(frozen=True)

@@ -198,8 +198,8 @@ class LoaderForecast(msgspec.Struct):
 
 class LoaderSummary(msgspec.Struct):
     """A loader of one process. `wait` is the share of the loop's time that the program waited for it, `split` why, in
-    shares that add up to 1; {} where it did not wait: of its usual epochs, in which it waited for `usual_wait` of the
-    time. Delivery in any order would save the share `order` of the
+    shares that add up to 1; {} where it did not wait: of its usual epochs, were all as they were, it would wait for
+    `usual_wait` of the time. Delivery in any order would save the share `order` of the
     waiting, which is part of these. `readers` batches were being made at once, at most, in the run or in a probe
     (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by how much the
     prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its samples was

@@ -16,9 +16,9 @@ from tracekit.models.loader_replay import LoaderSettings, Machine, Replay, Workl
 # So many batches are replayed, of so many epochs, and at both ends as many more as workers may be ahead: the rest goes
 # on as they did between, when workers were as far ahead as they come and there was something left to hand out.
 _MOST_BATCHES = 400
-# Of those that stand for the rest so few, in the mean, are like the longest times between batches; what these take more
-# than the others is counted apart, however many happen to be among those (none of 4 happens in 2 of 100 cases).
-_RARE = 4
+# The share of the times between batches that may be too rare for those that stand for the rest, some 50 to 200, to have
+# as many of them: what these take longer than the others counts apart.
+_RARE = 0.02
 # With more ahead than this, or than two for each worker, the replay of a long epoch is as if there were so many: more
 # would take minutes, for what no loader gains.
 _MOST_AHEAD = 256
@@ -210,7 +210,7 @@ class _Epoch:
         all of the epoch beyond what is not rare, s."""
         if len(self.at) == self.batches:
             return Workload(*(getattr(work, each.name)[self.at] for each in fields(Workload))), 0.0
-        most = float(np.quantile(work.consume[self.rest : self.first + self.batches], 1 - _RARE / self.spread))
+        most = float(np.quantile(work.consume[self.rest : self.first + self.batches], 1 - _RARE))
         usual = replace(work, consume=np.minimum(work.consume, most))
         costs = []
         for values in (getattr(usual, each.name) for each in fields(Workload)):
@@ -320,12 +320,14 @@ def _per_batch(costs: LoaderCosts) -> float:
 
 
 def usual_wait(costs: LoaderCosts) -> float:
-    """The share of the time of the epochs that are replayed for which the program waited."""
+    """The share of its time for which the program waited in the epochs that are replayed, as a multiple of that in all
+    of them."""
     wait, gap = (
         sum(float(times[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
         for times in (costs.wait, costs.gap)
     )
-    return wait / (wait + gap) if wait + gap > 0 else 0.0
+    whole, waited = float((costs.wait + costs.gap).sum()), float(costs.wait.sum())
+    return wait / (wait + gap) * whole / waited if wait + gap > 0 and waited > 0 else 1.0
 
 
 def batches_of(costs: LoaderCosts) -> int:

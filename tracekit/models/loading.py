@@ -94,7 +94,8 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         expected, error = measured * each.ratio, float(np.exp(np.hypot(each.error, apart)))
         found = Forecast(settings, expected / error, expected, expected * error, seen=True)
         seen.setdefault((each.workers, each.prefetch), found)
-    run = _Known(costs, probe, None if probe is None else probed_storage(costs, probe.costs, probe.alone))
+    # What it tells of another storage holds for no workers of the run.
+    run = _Known(costs, probe, probed_storage(costs, probe.costs, probe.alone) if probe and not apart else None)
     besides = run.besides(seen.values())
     of_workers = {current.workers: [_missed(measured, time_of(costs, current, Storage()))]}
     # By itself: how much waiting for CPUs counts is taken from the run.
@@ -113,7 +114,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         found = run.forecast(settings, besides)
         factor = float(np.interp(settings.workers, list(missed), list(missed.values())))
         low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
-        return Forecast(settings, low, factor * found.expected, high)
+        return run.beside_device(Forecast(settings, low, factor * found.expected, high))
 
     tried = sorted({*worker_counts(int(np.ceil(costs.cpus))), current.workers}) if counts is None else counts
     ahead = sorted({*_PREFETCH, current.prefetch} if current.workers else _PREFETCH)
@@ -145,12 +146,14 @@ def storage_apart(costs: LoaderCosts, probe: Probe) -> float:
 def _pace(probe: Probe, costs: LoaderCosts) -> list[Seen]:
     """How many times longer batches took in a probe whose settings had no turns: than as it was in each round, or than
     in the run."""
+    # An epoch that it has not come to the end of is its start above all.
+    time_of_some = settled_time if int(probe.costs.first.sum()) < 2 else measured_time
     times = np.array([[measured_time(each) for each in one] for one in probe.rounds])
     if len(times) >= _FEWEST_ROUNDS and (times > 0).all():
         longer = np.log(times[:, 1:] / times[:, :1])
         errors = longer.std(axis=0, ddof=1) / np.sqrt(len(longer)) * stdtrit(len(longer) - 1, (1 + _LEVEL) / 2)
         found = list(zip(probe.rounds[0][1:], np.exp(longer.mean(axis=0)), errors, strict=True))
-    elif (took := settled_time(probe.costs)) > 0 and (usual := settled_time(costs)) > 0:
+    elif (took := time_of_some(probe.costs)) > 0 and (usual := time_of_some(costs)) > 0:
         found = [(probe.costs, took / usual, APART)]
     else:
         return []
@@ -269,9 +272,9 @@ class _Known:
         times, slow_times = (
             [time_of(*each) for each in product(some, [settings], storage, beside)] for some in (possible, slow)
         )
-        return self._beside_device(Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times)))
+        return self.beside_device(Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times)))
 
-    def _beside_device(self, found: Forecast) -> Forecast:
+    def beside_device(self, found: Forecast) -> Forecast:
         """No batch takes less than a GPU works for it; where nobody saw for how long it does, it may be what the
         program waits for now."""
         device = self.costs.device

@@ -81,7 +81,7 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     most = {
         loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
         for loader, each in shares.items()
-        if not (each.settings.iterable or each.settings.varied or each.is_aside or each.at_once)
+        if not (each.settings.iterable or each.settings.varied or each.is_aside or each.at_once or each.in_turn_with)
         and each.settings.made
         and not why_no_workers(each.settings, run.manifest.loaders)
     }
