@@ -8,7 +8,8 @@ import pytest
 from synthetic import Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
-from tracekit.analysis.loading import LoaderCosts, _computed_by_others, _device_s, loader_costs
+from tracekit.analysis.loading import LoaderCosts, _device_s, loader_costs
+from tracekit.analysis.loading_cpus import computed_by_others
 from tracekit.analysis.steps import find_steps
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run, open_run
@@ -96,7 +97,7 @@ def test_what_others_compute_while_a_maker_waits_is_no_storage(
 ) -> None:
     """GIVEN a maker that computes for 1 ms and waits for 99, and other threads of it that compute."""
     told = pd.DataFrame({"maker": [1], "cpu_ns": [1e6], "others_ns": [others * 1e6]})
-    found = _computed_by_others(told, 1.0, 99.0, cpus)
+    found = computed_by_others(told, 1.0, 99.0, cpus)
     assert found.of_blocked == pytest.approx(of_blocked, abs=0.01)
     assert found.maker_cpus == pytest.approx(maker_cpus, rel=0.02)
 

@@ -1,12 +1,13 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 
+from tracekit.advice.loader_choice import AS_GOOD, missed_by, promising, smallest_as_good
 from tracekit.advice.loader_effects import effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
     memory_of,
@@ -27,7 +28,6 @@ from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait
 from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
 from tracekit.models.loader_split import split
 from tracekit.models.loading import (
-    MODEL_ERROR,
     Forecasts,
     forecasts,
     saved_by_persisting,
@@ -38,14 +38,10 @@ from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run
 from tracekit.settings.inside import WHICH
 
-# A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
-AS_GOOD = 0.01
 # Where the CPUs are busy for this share of the time, no number of workers finds more of them.
 _FULL = 0.9
 _MS = 1e3
 _SHARED_OUT = "reads an iterable data set, which other workers would share out differently"
-
-Time = Callable[[LoaderForecast], float]
 
 
 def loader_settings(run: Run, report: Report) -> Advice:
@@ -94,8 +90,8 @@ def loader_settings(run: Run, report: Report) -> Advice:
         made, why = _advise(run, report, costs, summary, loop)
         if probe is not None and (apart := storage_apart(costs, probe)):
             why += (
-                f" Its probe tells little: there, making a batch took {np.exp(apart):.2g} times longer or shorter than"
-                " in the run, for what it waited for, as where a cache is filled by now."
+                f" Its probe tells little: for what it waited for, a batch took {np.exp(apart):.2g} times as long to"
+                " make as in the run, as where a cache has been filled or emptied since."
             )
         settings += [*made, *_further(run, report, costs, summary, made, loop)]
         whys.append(why)
@@ -280,49 +276,6 @@ def _apply(report: Report) -> list[str]:
     return [f"{report.path}/settings.toml", "--", *report.command]
 
 
-def promising(loader: LoaderSummary) -> LoaderForecast | None:
-    """The smallest settings that are within 1 % of those that lose least whichever storage it is. None without any."""
-    best = [(time_of, min(map(time_of, loader.forecasts), default=1.0)) for time_of in by_storage(loader)]
-    return smallest_as_good(loader.forecasts, lambda each: max(time_of(each) / least for time_of, least in best))
-
-
-def by_storage(loader: LoaderSummary) -> tuple[Time, Time]:
-    """The time with some settings where what is not known, as how fast storage is, is as good as it may be, and where
-    it is as bad: without what the model may miss, of all alike."""
-    missed = 1 + _error(loader)
-
-    def fast(each: LoaderForecast) -> float:
-        return each.expected_ms if each.seen else each.low_ms * missed
-
-    def slow(each: LoaderForecast) -> float:
-        return each.expected_ms if each.seen else each.high_ms / missed
-
-    return fast, slow
-
-
-def smallest_as_good(forecasts: Sequence[LoaderForecast], time_of: Time) -> LoaderForecast | None:
-    """The smallest settings that are within 1 % of the best. None without any.
-
-    A worker that may be one batch ahead has nothing to do while that batch is handed over. What this takes no run has
-    seen, so it is chosen only where nothing else fits into memory.
-    """
-    enough = [each for each in forecasts if each.prefetch_factor != 1] or forecasts
-    least = min(map(time_of, enough), default=0.0)
-    good = [each for each in enough if time_of(each) <= least * (1 + AS_GOOD)]
-    return min(good, key=lambda each: (each.num_workers, each.prefetch_factor), default=None)
-
-
-def about_as_good(forecasts: Sequence[LoaderForecast], time_of: Time, within: float) -> list[LoaderForecast]:
-    """By workers, those that lose no more than so much against the smallest settings that are as good as the best, with
-    as many batches ahead."""
-    best = smallest_as_good(forecasts, time_of)
-    if best is None:
-        return []
-    alike = [each for each in forecasts if each.prefetch_factor == best.prefetch_factor or not each.num_workers]
-    found = [each for each in alike if time_of(each) <= time_of(best) * (1 + within)]
-    return sorted(found, key=lambda each: each.num_workers)
-
-
 def settings_of(
     loader: LoaderSummary,
     facts: Mapping[str, Loader],
@@ -367,7 +320,7 @@ def _gain(loader: LoaderSummary, chosen: LoaderForecast, share: float) -> Gain:
 
 def _hangs_on_the_unseen(loader: LoaderSummary) -> bool:
     """Whether what is promising has a range wider than what the model may miss, for want of a look at more readers."""
-    chosen, missed = promising(loader), (1 + _error(loader)) ** 2
+    chosen, missed = promising(loader), (1 + missed_by(loader)) ** 2
     return not loader.probed and chosen is not None and chosen.high_ms > chosen.low_ms * missed * (1 + AS_GOOD)
 
 
@@ -376,11 +329,6 @@ def _of_one_thread(costs: LoaderCosts) -> str:
     if costs.settings.num_workers or costs.alone < 1 + AS_GOOD:
         return ""
     return f"; one thread, as a worker has it, may take up to {costs.alone:.2g} times as long where torch had several"
-
-
-def _error(loader: LoaderSummary) -> float:
-    """What the model may miss."""
-    return max(loader.error, MODEL_ERROR)
 
 
 def _how_to_probe(report: Report) -> str:

@@ -14,7 +14,8 @@ from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.devices import device_use
 from tracekit.analysis.handover import handover
-from tracekit.analysis.intervals import Intervals, union
+from tracekit.analysis.intervals import union
+from tracekit.analysis.loading_cpus import Crowding, computed_by_others, consumer_cpus_of, share_of_cpu
 from tracekit.analysis.operators import windows
 from tracekit.analysis.starting import boot_of, cold_of, cold_outside_of, connect_of, start_of, stop_of
 from tracekit.analysis.steps import Steps
@@ -30,7 +31,7 @@ _NS = 1e9
 _SEEN_SHARE = 0.05
 # Where profiler windows are so much of a run, what is unlike them is not typical of it.
 _MOST_UNLIKE = 0.5
-_MOSTLY = 0.5
+_MOSTLY = 0.5  # more often than not
 
 
 @dataclass(frozen=True)
@@ -157,41 +158,6 @@ def _asked_between(own: NDArray[np.int64], theirs: NDArray[np.int64]) -> float:
     return float((np.diff(np.searchsorted(theirs, own)) > 0).mean()) if len(own) > 1 else 0.0
 
 
-@dataclass(frozen=True)
-class Crowding:
-    """How the program shared the CPUs while it went through a loader: by all of its threads together per ns, for how
-    long they waited for a CPU (`delayed`) and ran (`ran`); and the CPU time of the process (`busy`,
-    nan where it was not read).
-    """
-
-    delayed: float
-    ran: float
-    busy: float
-
-    @classmethod
-    def of(cls, increases: Increases, process: int, epochs: Intervals) -> "Crowding":
-        waited, ran, whole = (
-            increases.rate_in(process, name, epochs)
-            for name in ("thread.run_delay_ns", "thread.cpu_ns", "process.cpu_ns")
-        )
-        is_known = waited + ran > 0
-        return cls(waited if is_known else 0.0, ran if is_known else 0.0, whole)
-
-    @property
-    def share_delayed(self) -> float:
-        """Of the time that they wanted a CPU."""
-        return self.delayed / (self.delayed + self.ran) if self.delayed else 0.0
-
-    def alone(self, gap: Seconds, elsewhere: float, delayed_there: float, whole: float) -> Seconds:
-        """What the `gap` between batches would be with a CPU for each thread that wants one. Of the `whole` time the
-        program wanted a CPU for so long `elsewhere`, of which it waited for one for so long, s."""
-        wanted = (self.delayed + self.ran) * whole - elsewhere
-        if wanted <= 0 or gap.sum() <= 0:
-            return gap
-        share = np.clip((self.delayed * whole - delayed_there) / wanted, 0.0, 1.0)
-        return gap * (1 - float(share) * min(wanted / float(gap.sum()), 1.0))
-
-
 def _costs(
     run: Run,
     increases: Increases,
@@ -239,10 +205,10 @@ def _costs(
     consume = crowding.alone(gap, computing + delayed_there, delayed_there, float(wait.sum() + gap.sum()))
     warm = batches[batches["turn"] > 0]  # in its first batch a forked worker makes its own what it begins with
     told = warm[warm["others_ns"] >= 0]
-    most_alone = min(1 + _share_of_cpu(told, "others_ns"), cpus) if len(told) else np.inf
+    most_alone = min(1 + share_of_cpu(told, "others_ns"), cpus) if len(told) else np.inf
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
-    theirs = _computed_by_others(told, float(cpu.mean()), float(blocked.mean()), cpus)
+    theirs = computed_by_others(told, float(cpu.mean()), float(blocked.mean()), cpus)
     maker_cpus, by_maker = theirs.maker_cpus, float(cpu.sum())
     cpu, blocked = cpu + theirs.of_blocked * blocked, blocked * (1 - theirs.of_blocked)
     by_maker /= float(cpu.sum()) or 1.0
@@ -259,7 +225,7 @@ def _costs(
         cpu=cpu,
         delayed=_filled(delayed / _NS, known),
         delayed_receive=handed.delayed / by_workers if by_workers else 0.0,
-        reading_cpu=by_maker * min(_share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
+        reading_cpu=by_maker * min(share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
         collating=_collating(batches),
         send=handed.send,
         receive=np.where(itself, 0.0, handed.receive),
@@ -272,7 +238,7 @@ def _costs(
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,
-        consumer_cpus=_consumer_cpus(crowding.busy, computing, wait, gap, consume, cpus),
+        consumer_cpus=consumer_cpus_of(crowding.busy, computing, wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         largest_batch=int(size.max()) if (size >= 0).any() else None,
         worker_bytes=of_workers or _most_memory(run, process),
@@ -281,7 +247,7 @@ def _costs(
         known=float(known.mean()),
         alone=1.0 if settings.num_workers else min(_slowdown_alone(run, process, loader, cpus), most_alone),
         maker_cpus=maker_cpus,
-        faults=by_maker * min(_share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
+        faults=by_maker * min(share_of_cpu(warm[warm["faults_ns"] >= 0], "faults_ns"), 1.0),
         at_once=bool(np.count_nonzero(first) > len(np.unique(epoch))),
         began=began,
         cold=cold_of(batches[known & ~itself]),
@@ -306,27 +272,6 @@ def _asked_in(profiled: pd.DataFrame, asked: NDArray[np.int64]) -> int:
     """How many batches were asked for in the profiler's windows."""
     starts, ends = profiled["start_ns"].to_numpy(), (profiled["start_ns"] + profiled["duration_ns"]).to_numpy()
     return int((np.searchsorted(asked, ends) - np.searchsorted(asked, starts)).sum())
-
-
-@dataclass(frozen=True)
-class _ByOthers:
-    """What other threads than who makes a batch compute for it: the maker waits for them for the share `of_blocked` of
-    the time that it does not compute; it and they keep `maker_cpus` busy while any does."""
-
-    of_blocked: float
-    maker_cpus: float
-
-
-def _computed_by_others(told: pd.DataFrame, cpu: float, blocked: float, cpus: float) -> _ByOthers:
-    """From the batches that were looked at. What others may have computed beside the maker on the CPUs that there are,
-    they did; more than that they did while it waited, for them: as one after the other, if that is not longer."""
-    share = _share_of_cpu(told, "others_ns")
-    beyond = max(share - (cpus - 1), 0.0) * cpu
-    waited = min(beyond, blocked)
-    computing = cpu + waited
-    return _ByOthers(
-        waited / blocked if waited else 0.0, min(cpu * (1 + share) / computing if computing else 1.0, cpus)
-    )
 
 
 def _stopped(batches: pd.DataFrame, stops: Sequence[Stop]) -> NDArray[np.bool_]:
@@ -363,13 +308,6 @@ def _delayed(batches: pd.DataFrame, waited: Seconds) -> Seconds:
     whole = waited[measured].sum()
     share = min(delayed[measured].sum() / whole, 1.0) if whole > 0 else 0.0
     return np.where(measured, np.minimum(delayed, waited), share * waited)
-
-
-def _share_of_cpu(looked_at: pd.DataFrame, what: str) -> float:
-    """The share of something in the CPU time of making batches, of those that were looked at."""
-    made = looked_at[looked_at["maker"] >= 0]
-    whole = made["cpu_ns"].sum()
-    return float(made[what].sum() / whole) if whole > 0 else 0.0
 
 
 def _collating(batches: pd.DataFrame) -> float | None:
@@ -450,14 +388,3 @@ def _most_at_once(at_once: NDArray[np.int64], length: NDArray[np.int64]) -> int:
         if length[at_once >= count].sum() >= _SEEN_SHARE * making:
             return count
     return 1
-
-
-def _consumer_cpus(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
-    """How many CPUs the program keeps busy while it computes: beside the `own_cpu` time that it takes to make batches
-    itself, or to take them, s. One where that was not seen."""
-    whole, computing = wait.sum() + gap.sum(), consume.sum()
-    if np.isnan(busy):
-        return min(1.0, cpus)
-    if computing <= 0:
-        return 0.0
-    return float(np.clip((busy * whole - own_cpu) / computing, 0.0, cpus))

@@ -140,23 +140,24 @@ def storage_apart(costs: LoaderCosts, probe: Probe) -> float:
     apart = float(np.log((computing + now) / (computing + before)))
     if probe.base is None:
         apart = min(apart, 0.0)
-    return abs(apart) if abs(apart) > APART else 0.0
+    return apart if abs(apart) > APART else 0.0
 
 
 def _pace(probe: Probe, costs: LoaderCosts) -> list[Seen]:
     """How many times longer batches took in a probe whose settings had no turns: than as it was in each round, or than
     in the run."""
-    # An epoch that it has not come to the end of is its start above all.
-    time_of_some = settled_time if int(probe.costs.first.sum()) < 2 else measured_time
     times = np.array([[measured_time(each) for each in one] for one in probe.rounds])
     if len(times) >= _FEWEST_ROUNDS and (times > 0).all():
         longer = np.log(times[:, 1:] / times[:, :1])
         errors = longer.std(axis=0, ddof=1) / np.sqrt(len(longer)) * stdtrit(len(longer) - 1, (1 + _LEVEL) / 2)
         found = list(zip(probe.rounds[0][1:], np.exp(longer.mean(axis=0)), errors, strict=True))
-    elif (took := time_of_some(probe.costs)) > 0 and (usual := time_of_some(costs)) > 0:
-        found = [(probe.costs, took / usual, APART)]
     else:
-        return []
+        # An epoch that it has not come to the end of is its start above all.
+        time_of_some = settled_time if int(probe.costs.first.sum()) < 2 else measured_time
+        took, usual = time_of_some(probe.costs), time_of_some(costs)
+        if min(took, usual) <= 0:
+            return []
+        found = [(probe.costs, took / usual, APART)]
     return [
         Seen(costs.settings.num_workers, costs.settings.prefetch_factor or 0, float(ratio), float(error))
         for costs, ratio, error in found

@@ -8,8 +8,9 @@ from typing import Any
 
 from tracekit.advice import analyze
 from tracekit.advice.entries import entries_of
+from tracekit.advice.loader_choice import by_storage, smallest_as_good
 from tracekit.advice.loader_effects import why_no_workers
-from tracekit.advice.loading import by_storage, holds_for, settings_of, smallest_as_good
+from tracekit.advice.loading import holds_for, settings_of
 from tracekit.analysis.report_schema import Advice, LoaderForecast, LoaderSummary
 from tracekit.run.manifest import Loader
 from tracekit.settings.inside import WHICH

@@ -15,15 +15,9 @@ from operator import attrgetter
 from pathlib import Path
 
 from tracekit.advice import analyze
+from tracekit.advice.loader_choice import about_as_good, by_storage, promising, smallest_as_good
 from tracekit.advice.loader_effects import why_no_workers
-from tracekit.advice.loading import (
-    about_as_good,
-    by_storage,
-    holds_for,
-    in_words,
-    promising,
-    smallest_as_good,
-)
+from tracekit.advice.loading import holds_for, in_words
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.analysis.steps import find_steps
