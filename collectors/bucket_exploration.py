@@ -6,8 +6,9 @@ are formed anew.
 
 Ranks must change at the same pass, or they would send each other different buckets. What they count are backward passes
 in which they communicate; so blocks are of so many passes, not of so many seconds, and the order of the caps is the
-same everywhere. And before each change they agree (`Agreement`): a rank that does not explore, or not any more, or is
-at another pass, lets all stop.
+same everywhere. A step may have several of them: a block is of as many times more, and begins where a step does. And
+before each change they agree (`Agreement`): a rank that does not explore, or not any more, or is at another pass, lets
+all stop.
 
 The analysis is `tracekit.analysis.explored_caps`.
 """
@@ -34,11 +35,12 @@ from .watched_group import counter_of
 if TYPE_CHECKING:
     from .agent import Agent
 
-# Passes before the first block; and of a block: those of the change, and those that tell but for the last one, in whose
-# step the next block begins.
+# Steps before the first block; and of a block: those of the change, and those that tell but for the last one, in which
+# the next block begins.
 _WARM_UP = 10
 _TRANSITION, _STEPS = 3, 8
 _MIB = 1 << 20
+_STATIC = "its graph is static, and would have to be learnt anew"
 # With these a reducer is more than its buckets, or ranks go on without the others.
 _ENDS_IT = ("join_hook", "register_comm_hook", "_register_builtin_comm_hook", "_register_fused_optim")
 
@@ -58,7 +60,8 @@ class BucketExploration:
         self._queue: list[int] = []
         self._block: int | None = None
         self._round, self._number, self._began = -1, 0, 0
-        self._left = _WARM_UP
+        self._left, self._per_step = 0, 1  # passes of this block, and of a step
+        self._steps, self._in_step, self._step = 0, 0, -1  # of the warm-up; passes of this step, and its number
         self._is_awaited = False  # a pass that communicates
         self._depth = self._counted = self._thread = 0
 
@@ -115,7 +118,7 @@ class BucketExploration:
             self._stop("every cap makes the same buckets")
 
     def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+        def forward(model: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self._model is not None and model is self._model() and not self._is_off:
                 try:
                     self._begin_pass(model)
@@ -139,10 +142,24 @@ class BucketExploration:
             return
         if compiles():
             self._stop("the program uses torch.compile")
+        elif model.static_graph:  # it was told so after it was wrapped
+            self._stop(_STATIC)
         elif self._left == 1 and [id(each) for each in model._build_params_for_reducer()[0]] != self._parameters:
             self._stop("other parameters are trained than when the model was wrapped")
         else:
             self._is_awaited = True
+            if self._block is None:
+                self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Count the steps, and the passes of each, until the first block can begin, with the end of the last pass of a
+        step: this one, maybe."""
+        step = self._agent.governor.steps
+        if step != self._step:
+            self._per_step = max(self._in_step, 1)
+            self._steps, self._in_step, self._step = self._steps + 1, 0, step
+        self._in_step += 1
+        self._left = 1 if self._steps >= _WARM_UP and self._in_step == self._per_step else 2
 
     # A run of the engine that accumulates gradients; one may begin another.
 
@@ -179,11 +196,11 @@ class BucketExploration:
             self._stop("the model is gone")
             return
         self._left -= 1
-        if self._left == _TRANSITION + _STEPS - 1 and self._block is not None:
+        if self._left == (_TRANSITION + _STEPS) * self._per_step - 1 and self._block is not None:
             model.reducer._rebuild_buckets()  # torch would as it is called again, which is not always by all ranks
-        if self._left == _STEPS:
+        if self._left == _STEPS * self._per_step:
             self._began = clock()
-        if self._left == 1 and self._block is not None:
+        if self._left == self._per_step and self._block is not None:
             name = self._agent.spool.intern(self._conditions[self._block][0])
             self._agent.spool.write(Kind.BLOCK, name, self._began, clock(), self._number, self._round)
         if self._left:
@@ -200,7 +217,7 @@ class BucketExploration:
             self._queue = self._random.sample(range(len(self._conditions)), len(self._conditions))
         self._number += 1
         self._block = self._queue.pop(0)
-        self._left = _TRANSITION + _STEPS
+        self._left = (_TRANSITION + _STEPS) * self._per_step
         _give(model, self._conditions[self._block][1])
 
     def _that_differ(self, model: Any) -> list[tuple[str, Any]]:
@@ -271,7 +288,7 @@ def _why_not(model: Any) -> str:
     if model._use_python_reducer or model._delay_all_reduce_all_params or model.mixed_precision is not None:
         return "the model is not reduced in buckets alone"
     if model.static_graph:
-        return "its graph is static, and would have to be learnt anew"
+        return _STATIC
     if model.gradient_as_bucket_view:
         return "gradients live in the buckets, and a program may hold them"
     if any(each.device.type != "cpu" for each in model.parameters()):

@@ -71,6 +71,8 @@ class Buckets:
         self._patches.replace(ddp, "forward", self._in_forward)
         if hasattr(ddp, "join_hook"):
             self._patches.replace(ddp, "join_hook", self._joined)
+        if hasattr(ddp, "_match_unused_params_allreduce"):
+            self._patches.replace(ddp, "_match_unused_params_allreduce", self._matched)
         if hasattr(ddp, "_distributed_broadcast_coalesced"):
             self._patches.replace(ddp, "_distributed_broadcast_coalesced", self._timed_broadcast)
         if "steps" not in self._agent.session["collectors"]:
@@ -337,8 +339,6 @@ class Buckets:
                 self._agent.fail("collectives", error)
             original(model, *args, **kwargs)
             try:
-                if self._agent.phases is not None:
-                    self._agent.phases.by_calls = False  # the model's own say it, those of the loss would cost more
                 self._groups.begun(self._groups.name(getattr(model, "process_group", None)))  # by the wrapping
                 self._configurations.append(configuration_of(model))
                 self._agent.write_status()
@@ -357,6 +357,7 @@ class Buckets:
             phases = agent.phases
             if phases is None or not phases.follows:
                 return original(*args, **kwargs)
+            phases.by_calls = False  # the model's own say it, those of the loss would cost more
             phases.enter(FORWARD)
             try:
                 return original(*args, **kwargs)
@@ -378,6 +379,15 @@ class Buckets:
             return original(*args, **kwargs)
 
         return join_hook
+
+    def _matched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What a rank that has no more inputs sends beside what the others tell of their unused parameters."""
+
+        def _match_unused_params_allreduce(model: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._collectives.timed(self._used, model.process_group, ()):
+                return original(model, *args, **kwargs)
+
+        return _match_unused_params_allreduce
 
     def _timed_broadcast(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Buffers that rank 0 gives to all: those of batch norms, before each forward pass."""

@@ -8,7 +8,7 @@
 
 import sys
 from collections.abc import Callable
-from threading import local
+from threading import get_ident, local
 from time import perf_counter_ns as clock
 from types import ModuleType
 from typing import Any
@@ -43,6 +43,7 @@ class Collectives:
         self._is_off = False
         self._inside = local()
         self._waits: dict[int, int] = {}  # by what is waited for
+        self._open: dict[int, tuple[int, int, int]] = {}  # by thread, the call that it is in
         self._buckets: Buckets | None = None
         self.entered: Entered | None = None  # of a rank of several
 
@@ -53,6 +54,7 @@ class Collectives:
         agent.before_leaving.append(self._look_no_more)
         agent.when_imported("collectives", "torch.distributed.distributed_c10d", self._hook)
         agent.when_imported("collectives", "torch.nn.parallel.distributed", self._hook_ddp)
+        agent.when_imported("collectives", "torch.distributed._functional_collectives", self._hook_functional)
 
     def off(self) -> None:
         # The functions stay replaced: torch.distributed has taken ours by name, and torch compares them.
@@ -87,6 +89,7 @@ class Collectives:
 
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
+        self._open.clear()
         self._in_flight.forget()
         self._forget_phases()
         if self._buckets is not None:
@@ -114,6 +117,13 @@ class Collectives:
             self._buckets = Buckets(self._agent, self, self._groups, self._in_flight)
             self._buckets.hook(module)
 
+    def _hook_functional(self, module: ModuleType) -> None:
+        """Of functional collectives, as of DTensor, the waits are seen: not where compiled code waits by itself."""
+        if hasattr(self, "_no_words") and hasattr(module, "AsyncCollectiveTensor"):
+            for name in ("trigger_wait", "wait"):
+                if hasattr(module.AsyncCollectiveTensor, name):
+                    self._patches.replace(module.AsyncCollectiveTensor, name, self._timed_wait)
+
     def _described(self, original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
@@ -140,7 +150,7 @@ class Collectives:
                 self.look(after_error=True)
                 if self._agent.phases is not None:
                     self._agent.phases.start_anew()
-                self._groups.stop_counting()
+                self._groups.stop_counting(args[0] if args else kwargs.get("group"))
             except Exception as error:
                 self._agent.fail("collectives", error)
             return original(*args, **kwargs)
@@ -183,8 +193,13 @@ class Collectives:
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             phases = agent.phases
-            if phases is None or not phases.follows or self._is_off or getattr(inside, "a_call", False):
+            if self._is_off or getattr(inside, "a_call", False):
                 return original(work, *args, **kwargs)
+            if phases is None or not phases.follows:
+                try:
+                    return original(work, *args, **kwargs)
+                finally:
+                    self._waited_unseen(work)
             sent = None
             try:
                 phases.enter(COMMUNICATION)
@@ -211,6 +226,15 @@ class Collectives:
 
         return wait
 
+    def _waited_unseen(self, work: Any) -> None:
+        """A wait of a step that is not followed is over: what is done by then, tensors and all, nobody is to hold until
+        the next call. Programs wait for what they began last at last."""
+        try:
+            if self._in_flight.is_newest(work):
+                self.look(after_error=sys.exc_info()[0] is not None)
+        except Exception as error:
+            self._agent.fail("collectives", error)
+
     def timed(self, op: int, group: Any, values: tuple[Any, ...], of_all: bool = True) -> "_Call":
         """A call of the program that communicates `values` in a group, all of which takes part or not."""
         return _Call(self, op, group, values, of_all)
@@ -228,6 +252,7 @@ class Collectives:
         if agent.phases is not None and agent.phases.follows:
             agent.phases.enter(COMMUNICATION)
         self.enter(op, words, sequence)
+        self._open[get_ident()] = op, words, sequence
         now = clock()
         agent.governor.spent_ns += now - began
         return Sent(op, now, now, words, sequence, size, CALL, device not in ("cpu", ""))
@@ -251,7 +276,10 @@ class Collectives:
             is_put_off = work is None and self._groups.puts_off(group)  # within a coalescing manager
             self._in_flight.note(sent, end, NOT_SEEN if sent.on_device or is_put_off else 0)
         self._in_flight.look()
-        if self.entered is not None:
+        self._open.pop(get_ident(), None)
+        if self.entered is not None and (others := list(self._open.values())):
+            self.entered.begin(*others[0])  # another thread is in that one
+        elif self.entered is not None:
             if is_over and self._in_flight.is_over:
                 self.entered.end()
             elif is_over and (other := self._in_flight.oldest) is not None and other is not sent:

@@ -118,10 +118,12 @@ class Groups:
         numbers.catch_up()
         return numbers if numbers.count is not None and numbers.in_a_row >= _SEEN_ENOUGH else None
 
-    def stop_counting(self) -> None:
-        """The program lets go of its groups: so do we of what counts for them."""
-        for numbers in self._numbers.values():
-            numbers.count = None
+    def stop_counting(self, group: Any = None) -> None:
+        """The program lets go of a group, or of all: so do we of what counts for it."""
+        name = self.name(group)
+        for each, numbers in self._numbers.items():
+            if each == name or name.startswith(WORLD):
+                numbers.count = None
 
     def _of(self, name: str) -> Numbers:
         return self._numbers.setdefault(name, Numbers())

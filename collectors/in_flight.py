@@ -55,6 +55,13 @@ class InFlight:
         works = list(self._works)  # at once: another thread may look meanwhile
         return next((sent for sent, is_done, _ in works if getattr(is_done, "__self__", None) is work), None)
 
+    def is_newest(self, work: object) -> bool:
+        """Whether a work of torch's is about what was begun last of what goes on."""
+        try:
+            return getattr(self._works[-1][1], "__self__", None) is work
+        except IndexError:
+            return False
+
     def look(self, have_buckets: bool = False, after_error: bool = False) -> None:
         """Note what is done by now; where `have_buckets` all buckets are, whatever their works say yet. Where the
         program got an error it may be that of one of them."""

@@ -58,8 +58,9 @@ class PhaseClock:
             phase: agent.spool.intern(phase)
             for phase in (LOADING, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER, NOT_KNOWN)
         }
-        self._thread = get_ident()
+        self._thread, self._has_loop = get_ident(), False
         self.by_calls = True  # outermost module calls are the forward pass, as nothing else says where that is
+        self._is_in_call = False
         self._open: list[str] = []  # none of a step that is not followed
         self._step, self._block = -1, -1
         self.follows = True  # this step: its phases, and the buckets that are sent in it
@@ -70,19 +71,29 @@ class PhaseClock:
         self._costs: deque[int] = deque(maxlen=_FIRST_STEPS)  # of steps that were followed, as we see them
         self._longer: deque[int] = deque(maxlen=_MOST_PAIRS)  # by how much blocks are that are followed
         self._began, self._took = 0, 0  # this block; how long the last one took, with its sign: rested ones below 0
-        try:
-            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._schedstat = -1
+        self._schedstat = _schedstat_of_this_thread()
 
     def enter(self, phase: str) -> None:
         """The loop goes into a phase, from which it comes back."""
-        if self.follows and get_ident() == self._thread:
+        if self.follows and (get_ident() == self._thread or self._is_here(phase)):
             self._begin_step()
-            if phase == OPTIMIZER and phase in self._open:  # it was left by an exception
-                del self._open[self._open.index(phase) :]
+            if phase == OPTIMIZER:
+                self._has_loop = True
+                if phase in self._open:  # it was left by an exception
+                    del self._open[self._open.index(phase) :]
             self._open.append(phase)
             self._change(phase)
+
+    def _is_here(self, phase: str) -> bool:
+        """Whether the loop turns out to run on this thread: a program may become a rank on another one than that of its
+        first optimizer step."""
+        if self._has_loop or phase != OPTIMIZER:
+            return False
+        self.stop()
+        self._thread, self._schedstat = get_ident(), _schedstat_of_this_thread()
+        self._away_ns, self._waited_ns = 0, -1
+        self._open.clear()
+        return True
 
     def leave(self, phase: str) -> None:
         """It has come back, also out of what was entered meanwhile and never left."""
@@ -94,12 +105,14 @@ class PhaseClock:
 
     def enter_call(self) -> None:
         """An outermost module call begins; in a backward pass it does again what was done already."""
-        if self.by_calls and BACKWARD not in self._open:
+        if self.by_calls and BACKWARD not in self._open and get_ident() == self._thread:
+            self._is_in_call = True
             self.enter(FORWARD)
 
     def leave_call(self) -> None:
         """It is over."""
-        if self.by_calls:
+        if self._is_in_call and get_ident() == self._thread:
+            self._is_in_call = False
             self.leave(FORWARD)
 
     def step_ended(self) -> int:
@@ -199,3 +212,11 @@ class PhaseClock:
             return int(os.pread(self._schedstat, 64, 0).split()[1])
         except (OSError, IndexError, ValueError):
             return -1
+
+
+def _schedstat_of_this_thread() -> int:
+    """The open file that says for how long it waited for a CPU; -1 where there is none."""
+    try:
+        return os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

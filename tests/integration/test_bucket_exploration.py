@@ -26,11 +26,18 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
+
+class Net(nn.Sequential):
+    def forward(self, inputs, model=None):  # a word of ours, too
+        return super().forward(inputs)
+
+model = Net(*[nn.Linear(256, 256) for _ in range(6)])
 alone = copy.deepcopy(model)
 shared = DistributedDataParallel(model, find_unused_parameters="look" in how)
 if "hook" in how:
     shared.register_comm_hook(None, allreduce_hook)
+if "static" in how:
+    shared._set_static_graph()
 models = (shared, alone)
 aside = nn.Linear(4, 4)
 optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in models]
@@ -50,13 +57,14 @@ for step in range(steps):
             aside(torch.ones(1, 4)).sum().backward()
             with torch.no_grad():
                 each(inputs)
-        each(inputs).pow(2).mean().backward()
-        if each is alone:
-            gradients = [each.grad for each in alone.parameters() if each.grad is not None]
-            sums = torch.cat([gradient.flatten() / 2 for gradient in gradients])
-            dist.all_reduce(sums)
-            for gradient, part in zip(gradients, sums.split([each.numel() for each in gradients])):
-                gradient.copy_(part.view_as(gradient))
+        for _ in range(2 if "several" in how else 1):
+            each(inputs, model=None).pow(2).mean().backward()
+            if each is alone:
+                gradients = [parameter.grad for parameter in alone.parameters() if parameter.grad is not None]
+                sums = torch.cat([gradient.flatten() / 2 for gradient in gradients])
+                dist.all_reduce(sums)
+                for gradient, part in zip(gradients, sums.split([gradient.numel() for gradient in gradients])):
+                    gradient.copy_(part.view_as(gradient))
         optimizer.step()
         optimizer.zero_grad()
 assert all(torch.equal(a, b) for a, b in zip(model.parameters(), alone.parameters()))
@@ -83,7 +91,7 @@ def explored(program: Path, folder: Path, how: str, steps: int) -> tuple[Run, st
     return open_run(folder), ended.stdout
 
 
-@pytest.mark.parametrize("how", ["plain", "accumulate aside look"])
+@pytest.mark.parametrize("how", ["several", "accumulate aside look"])
 def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, program: Path, tmp_path: Path) -> None:
     """GIVEN 1.5 MB of gradients THEN each cap that makes other buckets is tried, round by round, and what is learnt is
     the same, bit by bit: whatever a rank calculates aside."""
@@ -103,6 +111,7 @@ def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, progra
     ("how", "why"),
     [
         ("hook", "calls DistributedDataParallel.register_comm_hook"),
+        ("static", "its graph is static"),
         ("look toggle", "other parameters are trained"),
         ("one explores", "not all ranks explore"),
     ],

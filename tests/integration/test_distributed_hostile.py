@@ -4,6 +4,8 @@ from pathlib import Path
 
 from recording import TORCHRUN, plain, record
 
+from tracekit.analysis.report import analyze
+
 PROGRAM = """
 import hashlib, os
 import torch, torch.distributed as dist
@@ -61,3 +63,82 @@ def test_what_ranks_do_within_a_pass_before_all_steps_and_put_off_is_told_as_it_
     calls = found[found["op"] == "all_reduce"]
     assert (calls[calls["bytes"].isin([8, 12])]["unsure_ns"] == -1).all()
     assert (calls["bytes"] == 4).sum() == 2 * 4000
+
+
+FUNCTIONAL = """
+import time
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Split(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+    def forward(self, values):
+        time.sleep(0.01 * dist.get_rank())
+        found = functional.all_reduce(values.detach(), "sum", dist.group.WORLD)
+        return self.layer(found + 0)
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(Split())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    optimizer.zero_grad()
+    model(torch.ones(8, 64)).pow(2).mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_who_waits_for_a_functional_collective_is_not_late(tmp_path: Path) -> None:
+    """GIVEN a rank that sleeps before what tensor parallelism would send in the forward pass THEN it is named, and not
+    the other one, which waits for it there."""
+    program = tmp_path / "program.py"
+    program.write_text(FUNCTIONAL)
+    done = record([*TORCHRUN, str(program)], tmp_path / "run")
+    assert done.code == 0, done.err
+    waits = done.run.sql("SELECT rank FROM collectives JOIN processes USING (process) WHERE op = 'wait'")["rank"]
+    assert (waits == 0).sum() >= 60
+    named = {(each.rank, each.phase) for group in analyze(done.run).ranks for each in group.delays}
+    assert named <= {(1, "forward")}
+
+
+UNEVEN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(64, 64), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def learn(steps):
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64)).pow(2).mean().backward()
+        optimizer.step()
+
+with Join([model]):
+    learn(10 + 6 * dist.get_rank())
+learn(10)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_of_uneven_inputs_go_on_with_the_same_numbers(tmp_path: Path) -> None:
+    """GIVEN a rank whose inputs end before those of the other one, which look for unused parameters THEN behind that
+    all they do together has the same number on both."""
+    program = tmp_path / "program.py"
+    program.write_text(UNEVEN)
+    done = record([*TORCHRUN, str(program)], tmp_path / "run")
+    assert done.code == 0, done.err
+    found = done.run.sql(
+        "SELECT sequence, count(DISTINCT process) AS ranks, count(DISTINCT bucket >= 0) AS kinds FROM collectives"
+        " WHERE \"group\" = 'world' AND sequence >= 0 GROUP BY sequence ORDER BY sequence DESC LIMIT 20"
+    )
+    assert (found["ranks"] == 2).all() and (found["kinds"] == 1).all()

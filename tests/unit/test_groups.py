@@ -12,6 +12,18 @@ from tracekit.collectors.groups import NO_SEQUENCE, Groups, Numbers
 WORLD = "world"
 
 
+def test_who_lets_one_group_go_counts_for_the_others() -> None:
+    """GIVEN two groups beside all ranks, of which the program destroys one THEN that one is not counted any more; none,
+    where it destroys all."""
+    both = Groups(SimpleNamespace(GroupMember=SimpleNamespace(WORLD=None)))  # type: ignore[arg-type]
+    for name in (WORLD, "1", "2"):
+        both.count_by(name, lambda: 0)
+    both.stop_counting(SimpleNamespace(group_name="1"))
+    assert [both._of(name).count is None for name in (WORLD, "1", "2")] == [False, True, False]
+    both.stop_counting()
+    assert [both._of(name).count is None for name in (WORLD, "1", "2")] == [True] * 3
+
+
 class Rank:
     """A rank whose backend counts what it begins."""
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import partial
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,38 @@ def test_an_outermost_call_is_the_forward_pass_but_not_within_a_backward_pass(ag
     clock.enter_call()
     clock.leave_call()
     assert agent.phases() == [FORWARD, OTHER, BACKWARD, OTHER]
+    clock.stop()
+
+
+def test_the_forward_pass_ends_with_the_call_in_which_a_model_began_to_tell_it(agent: Any) -> None:
+    clock = PhaseClock(agent)
+    clock.enter_call()
+    clock.by_calls = False
+    clock.enter(FORWARD)
+    clock.leave(FORWARD)
+    clock.leave_call()
+    assert agent.phases()[-1] == OTHER and not clock._open
+    clock.stop()
+
+
+def test_the_loop_is_where_the_first_optimizer_step_is(agent: Any) -> None:
+    """GIVEN a program that becomes a rank on one thread and learns on another THEN the phases are those of that one."""
+    clock = PhaseClock(agent)
+    clock.enter(COMMUNICATION)
+    clock.leave(COMMUNICATION)
+
+    def learn() -> None:
+        for phase in (FORWARD, OPTIMIZER, FORWARD):
+            clock.enter(phase)
+            clock.leave(phase)
+
+    thread = Thread(target=learn)
+    thread.start()
+    thread.join()
+    clock.enter(FORWARD)  # which is not the loop's any more
+    clock.leave(FORWARD)
+    clock.enter(OPTIMIZER)
+    assert agent.phases() == [COMMUNICATION, OTHER, OPTIMIZER, OTHER, FORWARD, OTHER]
     clock.stop()
 
 
