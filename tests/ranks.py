@@ -107,7 +107,10 @@ def ranks_run(
             start, entered = begun[rank]
             early = start + (entered - start) // 2
             if not missing(rank, step) and not left_out(step):
-                tape.met(early, early, left, sequence + 1, bucket=0, is_async=True, bytes=bucket_bytes[0])
+                unsure = left - early  # nobody has looked meanwhile
+                tape.met(
+                    early, early, left, sequence + 1, bucket=0, is_async=True, bytes=bucket_bytes[0], unsure_ns=unsure
+                )
                 tape.met(entered, entered, left, sequence + 2, bucket=1, is_async=True, bytes=bucket_bytes[1])
             tape.now = left
             tape.add("spans", start, left, kind="phase", name="backward", layer=0)
@@ -120,10 +123,13 @@ def ranks_run(
         if extra(step):
             left = max(tape.now for tape in tapes) + ns(0.05)
             for rank, tape in enumerate(tapes):
-                tape.change("communication", cpu[rank], delayed[rank])
+                phases = [] if left_out(step) else ["communication", "other"]
+                for phase in phases[:1]:
+                    tape.change(phase, cpu[rank], delayed[rank])
                 tape.met(tape.now, tape.now, left, sequence)
                 tape.now = left
-                tape.change("other", cpu[rank], delayed[rank])
+                for phase in phases[1:]:
+                    tape.change(phase, cpu[rank], delayed[rank])
             sequence += 1
     for row in (row for tape in tapes if tape.host != tapes[0].host for rows in tape.rows.values() for row in rows):
         row |= {name: cast(int, row[name]) + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks import ranks_run
+from ranks import Longer, delay, nothing, ranks_run
 from synthetic import Tape, make_run
 
 from tracekit.advice import analyze
-from tracekit.advice.buckets import best_cap, effect_on, gain_over
-from tracekit.analysis.report_schema import BucketForecast, BucketSummary
+from tracekit.advice.buckets import _behind, best_cap, effect_on, gain_over
+from tracekit.advice.unused_parameters import SETTING as LOOK
+from tracekit.analysis.report_schema import BucketForecast, BucketSummary, Gain
 from tracekit.analysis.text import text_report
 from tracekit.dashboards.figures.distributed import buckets_figure
 from tracekit.models.ddp_replay import MIB
 from tracekit.run.manifest import Wrapped
 from tracekit.run.reader import Run, open_run
-from tracekit.study.ddp import candidates
+from tracekit.study.ddp import VIEW, _conclude, candidates, usual_caps
+from tracekit.study.statistics import Comparison
 
 FIRST, SECOND = MIB + 1024, 4 * MIB
 
@@ -28,7 +30,14 @@ def wrapped(*sizes: int) -> Wrapped:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Two ranks, two buckets in each pass."""
-    return ranks_run(tmp_path / "run", 2, 60, computes=True, bucket_bytes=(FIRST, SECOND))
+    return two_ranks(tmp_path / "run")
+
+
+def two_ranks(path: Path, longer: Longer = nothing) -> Run:
+    found = ranks_run(path, 2, 60, longer, computes=True, bucket_bytes=(FIRST, SECOND))
+    assert found.manifest.torch is not None
+    found.manifest.torch.intra_op = 1
+    return found
 
 
 def test_each_cap_that_makes_other_buckets_has_a_forecast(run: Run) -> None:
@@ -39,6 +48,37 @@ def test_each_cap_that_makes_other_buckets_has_a_forecast(run: Run) -> None:
     assert own.expected_ms == pytest.approx(report.steps.median_ms)
     assert own.buckets == 2 and len({each.buckets for each in others}) == len(others)
     assert "BUCKETS  of 5.2 MB of gradients" in text_report(report)
+
+
+def test_waiting_for_a_late_rank_is_no_cost_of_the_network(tmp_path: Path) -> None:
+    """GIVEN a rank that comes a step's time later THEN other caps save as many ms as if it did not."""
+    saved = []
+    for late_ms in (0.0, 20.0):
+        found = two_ranks(tmp_path / f"{late_ms:g}", delay("forward", late_ms, lambda step: 1))
+        found.manifest.ddp = [wrapped(1024, MIB, 2 * MIB, 2 * MIB)]
+        report = analyze(found)
+        assert report.buckets is not None and report.steps.median_ms is not None
+        own, *others = report.buckets.forecasts
+        saved.append([own.expected_ms - each.expected_ms for each in others])
+        assert report.buckets.ideal_ms == pytest.approx(report.steps.median_ms - 1.0, abs=0.1)  # the transfer
+    assert saved[0] == pytest.approx(saved[1], abs=0.5)
+
+
+@pytest.mark.parametrize(("hook", "threads", "world", "why"), [
+    (True, 1, 2, "a communication hook"),
+    (False, 4, 2, "each operator has 4 threads"),
+    (False, 1, 4, "2 of 4 ranks were seen"),
+])  # fmt: skip
+def test_where_a_replay_would_be_wrong_there_is_none(hook: bool, threads: int, world: int, why: str, run: Run) -> None:
+    model = wrapped(1024, MIB, 2 * MIB, 2 * MIB)
+    model.hook = hook
+    run.manifest.ddp = [model]
+    assert run.manifest.torch is not None
+    run.manifest.torch.intra_op = threads
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracekit.analysis.gradient_passes.world_of", lambda ranks: world)
+        report = analyze(run)
+    assert report.buckets is None and why in report.advice
 
 
 @pytest.mark.parametrize(
@@ -144,6 +184,37 @@ def test_a_certain_gain_is_better_than_a_larger_one_that_may_be_a_loss() -> None
     assert best_of(own, daring, certain, slower) is certain
     assert best_of(own, daring, slower) is daring
     assert best_of(own, slower) is own
+
+
+def test_a_gain_that_batches_may_eat_up_is_not_certain() -> None:
+    """GIVEN a cap that is a gain of 1 ms at least, and one that may be a loss THEN with 0.5 ms of waiting for batches
+    the first is one of 0.5, with 3 ms of none at least; and the other is what it was."""
+    for awaited_ms, least in ((0.5, 9.5), (3.0, 10.0)):
+        own, certain = BucketForecast(25.0, 2, 10.0, 10.0, 10.0), BucketForecast(1.0, 4, 7.0, 8.0, 9.0)
+        daring = BucketForecast(2.0, 3, 8.0, 9.0, 11.0)
+        found = _behind(BucketSummary(25.0, 2, 100, MIB, 5.0, 0.0, [own, certain, daring]), awaited_ms)
+        assert [each.high_ms for each in found.forecasts] == [10.0, least, 11.0]
+
+
+def test_where_nothing_is_told_of_caps_a_study_tries_those_that_differ() -> None:
+    """GIVEN models of 300, 30 and 3 MiB of gradients on a GPU."""
+    caps = [
+        [each["ddp.bucket_cap_mb"] for each in usual_caps([Wrapped(bucket_cap_mb=own, bytes=size * MIB)]).values()]
+        for own, size in ((25.0, 300), (4.0, 30), (25.0, 3))
+    ]
+    assert caps == [[4.0, 100.0], [25.0, 100.0], []]
+    assert usual_caps([]) == {}
+
+
+def test_what_a_program_has_to_know_of_a_setting_is_said() -> None:
+    faster = Comparison("nothing set", "tried", Gain(0.1, 0.2, 0.3), "faster", 8, 0.01)
+    for setting, value, effect, words in (
+        (VIEW, True, "numerics", "zero_grad"),
+        (LOOK, False, "identical", "an error"),
+    ):
+        summary = BucketSummary(25.0, 2, 100, MIB, 5.0, 0.0, [])
+        (told,) = _conclude([faster, faster], {"tried": {setting: value}}, summary, False, []).settings
+        assert told.effect == effect and words in told.why
 
 
 def test_only_two_ranks_are_sure_of_the_same_bits() -> None:

@@ -25,7 +25,10 @@ def met(hosts: list[str], seed: int = 0, transfer_ns: int = ONE_WAY_NS, last_lat
     own = np.full((*entered.shape, len(PHASES)), np.nan)
     sequence, ranks = np.arange(MEETINGS), list(range(len(hosts)))
     held, kept = np.zeros_like(entered), own[:, :, 0]
-    return Meetings("world", 0, ranks, hosts, sequence, sequence > 0, entered, held, left, own, own, kept, held, own)
+    besides = np.zeros((*entered.shape, len(PHASES) + 1))
+    return Meetings(
+        "world", 0, ranks, hosts, sequence, sequence > 0, entered, held, left, own, own, kept, held, own, besides
+    )
 
 
 def planted(meetings: Meetings, host: str, offset_ns: int, ppm: float) -> Meetings:

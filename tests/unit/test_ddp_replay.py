@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.gradient_passes import GradientPasses
-from tracekit.models.buckets import MODEL_ERROR, bucket_forecasts
+from tracekit.analysis.gradient_passes import GradientPasses, _weights
+from tracekit.models.buckets import MODEL_ERROR, _filled, bucket_forecasts
 from tracekit.models.ddp_replay import MIB, Gradients, Network, buckets_of, replay_pass
 from tracekit.run.manifest import Wrapped
 
@@ -40,6 +41,29 @@ def test_torch_fills_buckets_alike() -> None:
     theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB, 2 * MIB], [False] * len(sizes))
     ours = buckets_of([4 * size for size in sizes], 2 * MIB, MIB)
     assert sorted(theirs) == [np.flatnonzero(ours == number).tolist() for number in range(int(ours[-1]) + 1)]
+
+
+def test_a_model_that_looks_for_unused_parameters_fills_buckets_from_its_first_one() -> None:
+    import torch.distributed as dist
+    from torch import empty
+
+    sizes = [300, 80_000, 300, 500_000, 200, 90_000, 600_000, 100, 100]  # in the order of the model
+    theirs, _ = dist._compute_bucket_assignment_by_size([empty(size) for size in sizes], [MIB, 2 * MIB], [False] * 9)
+    model = Wrapped(find_unused_parameters=True, sizes=[4 * size for size in sizes])
+    ours = _filled(model, 2 * MIB, MIB)[::-1]
+    sent = sorted(theirs, reverse=True)  # from the last one
+    assert sent == [np.flatnonzero(ours == number).tolist() for number in range(int(ours[0]) + 1)]
+
+
+def test_layers_tell_whether_gradients_come_in_the_order_of_the_model() -> None:
+    """GIVEN an embedding that the model has last and uses first; one within another layer is around what that does."""
+    model = Wrapped(names=["a.weight", "a.b.weight", "a.b.bias", "c.weight"], sizes=[8, 16, 8, 8])
+    frame = pd.DataFrame({"name": ["module.a", "module.a.b", "module.c"], "took": [3.0, 2.0, 1.0]})
+    weights, in_order = _weights(frame.assign(began=[1.0, 1.5, 0.0], ended=[4.0, 3.5, 1.0]), model)
+    assert in_order is True
+    assert weights.tolist() == pytest.approx([3.0, 2.0 * 16 / 24, 2.0 * 8 / 24, 1.0])
+    assert _weights(frame.assign(began=[0.0, 0.5, 3.0], ended=[3.0, 2.5, 4.0]), model)[1] is False
+    assert _weights(frame[:2].assign(began=0.0, ended=1.0), model)[1] is None
 
 
 @settings(max_examples=50, deadline=None)
@@ -111,9 +135,9 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=25.0, parameters=len(sizes), bytes=sum(sizes), sizes=sizes[::-1]),
         passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.03, finishing=0.0,
-        took_last=seen.end, passes_per_step=1,
+        passes_per_step=1,
         sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
-        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(len(sizes)), spread=0.0,
+        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(len(sizes)), in_order=True, spread=0.0,
     )  # fmt: skip
     found = bucket_forecasts(run)
     assert not isinstance(found, str) and found.missed is not None and found.missed < 0.05
@@ -139,9 +163,9 @@ def test_what_ranks_that_share_cpus_would_take_is_in_the_range(
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=400.0, parameters=len(sizes), bytes=sum(sizes), sizes=sizes[::-1]),
         passes=100, ranks=2, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
-        took_last=seen.end, passes_per_step=1,
+        passes_per_step=1,
         sizes=np.array([sum(sizes)]), there=seen.there, back=seen.back, unsure=np.array([seen.end / 2]),
-        cpu_per_byte=setup / sum(sizes) + gamma, weights=np.ones(len(sizes)), spread=0.01,
+        cpu_per_byte=setup / sum(sizes) + gamma, weights=np.ones(len(sizes)), in_order=True, spread=0.01,
     )  # fmt: skip
     found = bucket_forecasts(run)
     assert not isinstance(found, str)
@@ -160,9 +184,9 @@ def test_passes_count_as_often_as_a_step_has_them_and_waiting_is_no_communicatio
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=1.0, parameters=4, bytes=sum(sizes), sizes=sizes),
         passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
-        took_last=seen.end, passes_per_step=1,
+        passes_per_step=1,
         sizes=np.array(sizes), there=seen.there, back=seen.back, unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0,
-        weights=np.ones(4), spread=0.0,
+        weights=np.ones(4), in_order=True, spread=0.0,
     )  # fmt: skip
     of_four, waited = replace(run, step=0.01 + 4 * run.took, passes_per_step=4), replace(run, step=run.step + 0.02)
     found = [bucket_forecasts(each) for each in (run, of_four, waited)]
@@ -179,8 +203,27 @@ def test_buckets_that_no_rule_makes_are_not_regrouped() -> None:
     run = GradientPasses(
         model=Wrapped(bucket_cap_mb=2.0, parameters=4, bytes=4 * MIB, sizes=sizes),
         passes=10, ranks=1, world=2, cpus=2.0, step=0.02, took=0.01, computing=0.01, finishing=0.0,
-        took_last=0.01, passes_per_step=1,
+        passes_per_step=1,
         sizes=np.bincount(own, weights=sizes).astype(np.int64), there=np.array([0.002, 0.01]),
-        back=np.array([0.005, 0.01]), unsure=np.zeros(2), cpu_per_byte=0.0, weights=np.ones(4), spread=0.0,
+        back=np.array([0.005, 0.01]), unsure=np.zeros(2), cpu_per_byte=0.0, weights=np.ones(4), in_order=True,
+        spread=0.0,
     )  # fmt: skip
     assert isinstance(bucket_forecasts(run), str)
+
+
+@pytest.mark.parametrize(("cap", "in_order", "is_told"), [
+    (1.0, True, True), (1.0, None, True), (1.0, False, False), (50.0, True, True), (50.0, None, False),
+])  # fmt: skip
+def test_gradients_in_another_order_are_not_regrouped(cap: float, in_order: bool | None, is_told: bool) -> None:
+    """GIVEN four buckets, or one THEN several tell the order by what is in them, and one does not."""
+    sizes = [MIB, 2 * MIB, MIB, 2 * MIB]
+    own = buckets_of(sizes, cap * MIB)
+    whole, network = gradients(sizes), Network(1e-3, 5e-9, cpus=2.0)
+    seen = replay_pass(whole, own, network)
+    run = GradientPasses(
+        model=Wrapped(bucket_cap_mb=cap, parameters=4, bytes=sum(sizes), sizes=sizes[::-1]),
+        passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.016, finishing=0.0,
+        passes_per_step=1, sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
+        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(4), in_order=in_order, spread=0.0,
+    )  # fmt: skip
+    assert isinstance(bucket_forecasts(run), str) != is_told

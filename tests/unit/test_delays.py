@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, both, delay, noise, ranks_run
+from synthetic import Tape, make_run, ns
 
-from tracekit.analysis.delays import find_delays
-from tracekit.analysis.efficiency import critical_path, efficiency
+from tracekit.analysis.delays import _of_its_turn, find_delays
+from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
 from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, find_meetings, find_ways, with_parts
 from tracekit.analysis.meetings import meetings_of as meetings_of_all
-from tracekit.analysis.people import Person, find_people
+from tracekit.analysis.people import Person, _in_one_attempt, find_people, jobs_of
 from tracekit.analysis.report import analyze
-from tracekit.run.reader import Run
+from tracekit.analysis.text import text_report
+from tracekit.run.reader import Run, open_run
 
 SHARE = 0.05  # of a step, that a delay takes
 STEP_NS = STEP_MS * 1e6
@@ -161,6 +163,155 @@ def test_a_rare_long_delay_is_named_and_one_single_one_is_not(tmp_path: Path) ->
     assert find_delays(meetings_of(at({100})), STEP_NS).delays == []
 
 
+def test_who_saves_before_all_meet_is_named(tmp_path: Path) -> None:
+    """GIVEN a rank that takes two steps' time behind every twentieth step, and a barrier behind that THEN it is named:
+    that step has a meeting more than others."""
+
+    def is_saved(step: int) -> bool:
+        return step % 20 == 19
+
+    saves = delay("optimizer", 2 * STEP_MS, lambda step: 0 if is_saved(step) else -1)
+    (group,) = analyze(ranks_run(tmp_path / "run", 2, longer=both(saves, noise(0.002)), extra=is_saved)).ranks
+    assert [(each.rank, each.phase) for each in group.delays] == [(0, "optimizer")]
+
+
+@pytest.mark.parametrize(("share", "is_named"), [(0.004, False), (SHARE, True)])
+def test_ranks_that_meet_now_and_then_are_compared_by_the_step(share: float, is_named: bool, tmp_path: Path) -> None:
+    """GIVEN ranks that meet in every tenth step, of which one is late in each THEN it is named where it is by as much
+    as if they met in each."""
+    late = both(delay("forward", share * STEP_MS, lambda step: 1), noise(0.002))
+    run = ranks_run(tmp_path / "run", 2, 400, late, missing=lambda rank, step: step % 10 > 0)
+    (group,) = analyze(run).ranks
+    assert [(each.rank, each.phase) for each in group.delays] == [(1, "forward")] * is_named
+    assert not is_named or group.delays[0].step.expected == pytest.approx(SHARE, rel=0.1)
+
+
+def test_of_a_few_steps_nobody_is_named(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, 8, delay("forward", STEP_MS, lambda step: 1))
+    assert find_delays(meetings_of(run), STEP_NS).delays == []
+
+
+def test_what_a_rank_waits_for_unseen_is_not_its_own_work(tmp_path: Path) -> None:
+    """GIVEN ranks whose gradients are on devices, and a barrier in each step; one loads longer, and the other waits for
+    it where it asks for the loss THEN that is nobody's delay: when the gradients were there nobody saw."""
+    tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank) for rank in range(2)]
+    for step in range(60):
+        for rank, tape in enumerate(tapes):
+            tape.batch(1.0 + 5.0 * rank, index=step)
+            tape.change("backward", tape.now)
+            tape.met(tape.now, tape.now, tape.now, 2 * step, op="bucket", bucket=0, is_async=True, unsure_ns=-1)
+            tape.change("other", tape.now)
+            tape.gap(2.0 + 5.0 * (1 - rank))
+            tape.met(tape.now, tape.now, tape.now + ns(0.1), 2 * step + 1, op="barrier")
+            tape.gap(0.1)
+            tape.optimizer(1.0)
+            tape.change("loading", tape.now)
+    found = meetings_of(open_run(make_run(tmp_path / "run", tapes)))
+    assert found.entered.shape == (2, 60) and not found.seen.any()
+    assert find_delays(found, STEP_NS).delays == [] and efficiency(found) is None
+
+
+@pytest.mark.parametrize("late_ms", [0.0, 2.0])
+def test_what_a_rank_does_beside_a_collective_is_its_own_work(late_ms: float, tmp_path: Path) -> None:
+    """GIVEN ranks that begin an all-reduce, compute for 10 ms beside it, one of them for longer, and wait for it then
+    THEN that one is named, and no time is said to be the transfer's that the ranks have computed in."""
+    tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank) for rank in range(2)]
+    for step in range(60):
+        begun = []
+        for rank, tape in enumerate(tapes):
+            tape.change("other", tape.now)
+            begun.append(tape.now)
+            tape.change("forward", tape.now)
+            tape.gap(10.0 + late_ms * rank)
+        back = max(begun) + ns(1.0)
+        for rank, tape in enumerate(tapes):
+            tape.change("communication", tape.now)
+            came, tape.now = tape.now, max(tape.now, back)
+            tape.met(begun[rank], begun[rank], tape.now, step, is_async=True)
+            tape.met(begun[rank], came, tape.now, -1, op="wait for all_reduce")
+            tape.change("optimizer", tape.now)
+            tape.optimizer(1.0)
+            tape.change("other", tape.now)
+    found = meetings_of(open_run(make_run(tmp_path / "run", tapes)))
+    assert found.entered.shape == (2, 60)
+    named = [(each.rank, each.phase) for each in find_delays(found, 11e6).delays]
+    assert named == [(1, "forward")] * (late_ms > 0)
+    shared, path = efficiency(found), critical_path(found)
+    assert shared is not None and shared.transfer == pytest.approx(1.0, abs=0.01)
+    assert shared.load_balance == pytest.approx((11 + late_ms / 2) / (11 + late_ms), abs=0.01)
+    assert path["forward"] == pytest.approx((10 + late_ms) * 59 / 1e3, rel=0.02) and path["transfer"] < 0.01
+
+
+def test_of_what_was_begun_at_once_ranks_meet_in_the_last(tmp_path: Path) -> None:
+    """GIVEN gradients that are sent as they come, and waited for in the end; of those of the late rank all but the last
+    are found done before THEN the other one waited for it, and it is named."""
+    tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank) for rank in range(2)]
+    for step in range(60):
+        begun = []
+        for rank, tape in enumerate(tapes):
+            tape.change("forward", tape.now)
+            tape.gap(3.0 + 2.0 * rank)
+            tape.change("backward", tape.now)
+            begun.append([tape.now + ns(each) for each in (1, 2, 3)])
+            tape.gap(3.0)
+            tape.change("communication", tape.now)
+        for rank, tape in enumerate(tapes):
+            for number in range(3):
+                back = max(each[number] for each in begun) + ns(0.1)
+                came, own = tape.now, begun[rank][number]
+                tape.now = max(tape.now, back)
+                tape.met(own, own, back, 3 * step + number, is_async=True)
+                if rank == 0 or number == 2:
+                    tape.met(own, came, tape.now, -1, op="wait for all_reduce")
+            tape.change("optimizer", tape.now)
+            tape.optimizer(1.0)
+    found = meetings_of(open_run(make_run(tmp_path / "run", tapes)))
+    assert found.entered.shape == (2, 60)
+    (named,) = find_delays(found, 9e6).delays
+    assert (named.rank, named.phase) == (1, "forward")
+    assert found.waited[0].mean() == pytest.approx(2e6, rel=0.05)
+
+
+def test_a_meeting_behind_steps_that_are_left_out_tells_nothing_of_them(tmp_path: Path) -> None:
+    """GIVEN 100 steps, 100 that are left out, and a barrier at the end THEN as much is said as of the first hundred."""
+    late = both(delay("forward", SHARE * STEP_MS, lambda step: 1), noise(0.002))
+    (whole,) = analyze(ranks_run(tmp_path / "whole", 2, 100, late)).ranks
+    run = ranks_run(tmp_path / "run", 2, 200, late, left_out=lambda step: step >= 100, extra=lambda step: step == 199)
+    (group,) = analyze(run).ranks
+    assert group.seconds == pytest.approx(whole.seconds, rel=0.01)
+    assert group.waited == pytest.approx(whole.waited, rel=0.05)
+    assert group.efficiency == pytest.approx(whole.efficiency, rel=0.01)
+
+
+def test_the_largest_of_many_turns_is_not_believed() -> None:
+    """GIVEN noise alone THEN what is told of the turn in which a rank took longest is below nothing as often."""
+    random, ranks = np.random.default_rng(0), 16
+    turn = np.arange(ranks * 20) % ranks
+    told = np.array([_of_its_turn(random.standard_normal(len(turn)), turn, ranks)[1] for _ in range(300)])
+    assert abs(told.mean()) < 3 * told.std() / np.sqrt(len(told))
+
+
+def test_ranks_that_are_started_again_together_are_of_one_attempt() -> None:
+    """GIVEN two nodes, of which one's worker has failed THEN its agent counts that, and the other one's does not."""
+    ranks = [(0, 0, 0), (1, 0, 0), (0, 0, 50), (1, 1, 50)]  # rank, attempt, and when it began
+    people = [
+        Person(process, "", rank, attempt, began_ns=began, world=2)
+        for process, (rank, attempt, began) in enumerate(ranks)
+    ]
+    told = _in_one_attempt(people)
+    assert [who.attempt for who in told] == [0, 0, 1, 1]
+    assert list(jobs_of(told).values()) == [(0, 2, 0), (0, 2, 0), (1, 2, 0), (1, 2, 0)]
+    # A job behind another one is none of its attempts; and a rank that nobody saw at first is of the attempt it tells.
+    again = [replace(who, process=who.process + 4, attempt=0, began_ns=99) for who in people[:2]]
+    assert [who.attempt for who in _in_one_attempt([*people, *again])] == [0, 0, 1, 1, 0, 0]
+    assert [who.attempt for who in _in_one_attempt([people[0], *people[2:]])] == [0, 1, 1]
+
+
+def test_waiting_for_who_was_kept_from_its_cpu_is_told(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), kept=delay("forward", 0.3 * STEP_MS, lambda step: 1))
+    assert "was for ranks that were kept from their CPUs by others" in " ".join(text_report(analyze(run)).split())
+
+
 def test_the_waiting_is_that_of_the_others_for_the_last_one(tmp_path: Path) -> None:
     found = meetings_of(ranks_run(tmp_path / "run", 3, 50, delay("forward", 4.0, lambda step: 1)))
     assert (found.last == 1).all()
@@ -195,23 +346,29 @@ def test_a_rank_without_anybody_to_meet_has_no_meetings(tmp_path: Path) -> None:
     st.integers(2, 30),
     st.integers(0, 2**31),
     st.integers(0, 3_000_000),
+    st.booleans(),
 )
 def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
-    ranks: int, count: int, seed: int, transfer: int
+    ranks: int, count: int, seed: int, transfer: int, overlaps: bool
 ) -> None:
-    """GIVEN any work of the ranks between meetings THEN POP's identities hold, and the path adds up."""
+    """GIVEN any work of the ranks between meetings, and beside them THEN POP's identities hold; the path adds up."""
     random = np.random.default_rng(seed)
     work = random.integers(1, 20_000_000, size=(ranks, count))
+    beside = random.integers(0, 20_000_000, size=(ranks, count)) * overlaps
     entered, left = np.zeros((ranks, count), np.int64), np.zeros((ranks, count), np.int64)
     now = np.zeros(ranks, np.int64)
     for at in range(count):
         entered[:, at] = now + work[:, at]
-        now = entered[:, at].max() + transfer + random.integers(0, 1000, ranks)
+        now = np.maximum(entered[:, at].max() + transfer, entered[:, at] + beside[:, at])
+        now = now + random.integers(0, 1000, ranks)
         left[:, at] = now
     own = np.full((ranks, count, len(PHASES)), np.nan)
     own[:, 1:] = 0
     own[:, 1:, 2] = work[:, 1:] // 2
     own[:, 1:, 0] = work[:, 1:] - own[:, 1:, 2]
+    own[:, 1:, 3] = beside[:, :-1]
+    besides = np.zeros((ranks, count, len(PHASES) + 1))
+    besides[:, :, 3] = beside
     kept, hosts, sequence = np.zeros((ranks, count)), ["node0"] * ranks, np.arange(count)
     seen = (sequence > 0) & (random.random(count) < 0.8)
     seen[1] = True
@@ -220,21 +377,24 @@ def test_efficiencies_multiply_and_the_path_is_as_long_as_the_time(
     blocked = np.zeros_like(own)
     held = np.zeros_like(entered)
     found = Meetings(
-        "world", 0, list(range(ranks)), hosts, sequence, seen, entered, held, left, own, blocked, kept, held, awaited
-    )
+        "world", 0, list(range(ranks)), hosts, sequence, seen, entered, beside, left, own, blocked, kept, held, awaited,
+        besides,
+    )  # fmt: skip
     shared = efficiency(found)
     assert shared is not None
     stretches = list(zip(*found.stretches, strict=True))
     assert sum(end - begin for begin, end in stretches) == seen.sum()
     took = sum(left[:, end].max() - left[:, begin].min() for begin, end in stretches) / 1e9
-    useful = work[:, seen].sum(axis=1).mean() / 1e9
+    useful = (work + beside)[:, seen].sum(axis=1).mean() / 1e9
     assert shared.seconds == pytest.approx(took)
     assert shared.parallel == pytest.approx(useful / took, rel=1e-3)
     assert shared.load_balance * shared.serialization * shared.transfer == pytest.approx(shared.parallel)
     assert max(shared.load_balance, shared.serialization, shared.transfer) <= 1 + 1e-9
     path = critical_path(found)
-    last = found.last
-    length = sum(left[last[end], end] - left[last[begin + 1], begin] for begin, end in stretches)
+    places = np.flatnonzero(seen)
+    comes, leaves, _ = (dict(zip(places.tolist(), each, strict=True)) for each in _on_path(found, places))
+    length = sum(left[leaves[end], end] - left[comes[begin + 1], begin] for begin, end in stretches)
+    assert overlaps or all(rank == found.last[place] for place, rank in comes.items())
     assert sum(path.values()) == pytest.approx(length / 1e9, abs=1e-6)
     assert min(path.values()) >= -1e-9
 

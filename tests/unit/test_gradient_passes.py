@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic import Tape, make_run, ns
 
-from tracekit.analysis.gradient_passes import _PASSES, _cpu_beside
+from tracekit.analysis.gradient_passes import PASSES, _cpu_beside
 from tracekit.run.reader import open_run
 
 STEP_MS, STEPS = 10.0, 160
@@ -24,7 +24,7 @@ def test_the_cpu_time_beside_a_pass_is_that_of_one_step(followed: list[int], tmp
     for start in range(0, round(STEPS * STEP_MS), 100):
         tape.counter("process.cpu_ns", round(BUSY * 100e6), start, 100)
     run = open_run(make_run(tmp_path / "run", [tape]))
-    passes = run.sql(_PASSES)
+    passes = run.sql(PASSES.format(ranks=0))
     assert _cpu_beside(run, passes, passes) == pytest.approx((BUSY - BUSY_LOOP) * STEP_MS / 1e3, rel=0.02)
     # Where gradients of four passes are added up, what is sent in the last of them costs what all four took.
     with_buckets = passes[passes["number"] % 4 == 0][["process", "number"]]

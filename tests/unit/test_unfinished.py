@@ -55,6 +55,14 @@ def test_who_is_behind_in_buckets_that_went_past_never_came_to_the_next(tmp_path
     assert [list(each) for each in never.evidence["missing"]] == [[1, 6]]  # type: ignore[attr-defined]
 
 
+def test_of_a_group_nobody_knows_who_else_is_in_it(tmp_path: Path) -> None:
+    tape = Tape(process=0, role="rank 0", rank=0)
+    tape.add("reached", 0, 0, op="all_reduce", group="7", sequence=0, is_over=False)
+    report = analyze(open_run(make_run(tmp_path / "run", [tape, Tape(process=1, role="rank 1", rank=1)])))
+    (never,) = [each for each in report.findings if each.id == "distributed.never_ended"]
+    assert never.title.endswith("; all ranks that are known to be of that group had come to it")
+
+
 def test_where_all_ended_nothing_is_said(tmp_path: Path) -> None:
     report = analyze(hanging(tmp_path / "run", {0: 5, 1: 5}, set()))
     assert not [each for each in report.findings if each.id == "distributed.never_ended"]

@@ -12,11 +12,13 @@ from tracekit.run.reader import Run, open_run
 
 
 def looked(path: Path, *ops: str, asked: bool = True, static: bool = False) -> Run:
-    """A run of two ranks, each with these passes."""
+    """A run of two ranks, each with these passes; "" is one that does not communicate."""
     tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank) for rank in range(2)]
     for tape in tapes:
         for number, op in enumerate(ops):
-            tape.met(number * MS, number * MS, (number + 1) * MS, number, op=op, is_async=True)
+            tape.add("spans", number * MS, (number + 1) * MS, kind="phase", name="backward")
+            if op:
+                tape.met(number * MS, number * MS, (number + 1) * MS, number, op=op, is_async=True)
     models = [Wrapped(find_unused_parameters=asked, static_graph=static)]
     return open_run(make_run(path / "run", tapes, manifest=make_manifest(ddp=models)))
 
@@ -27,14 +29,22 @@ def found(run: Run) -> list[dict[str, object]]:
 
 def test_passes_of_all_ranks_count(tmp_path: Path) -> None:
     run = looked(tmp_path, ALL_USED, SOME_UNUSED, ALL_USED)
-    assert found(run) == [{"ranks": 2, "passes": 6, "with_some": 2}]
+    assert found(run) == [{"ranks": 2, "passes": 6, "with_some": 2, "behind_others": 0}]
     assert "ddp.find_unused_parameters" not in analyze(run).advice
 
 
 def test_a_look_that_found_nothing_may_be_done_without(tmp_path: Path) -> None:
     run = looked(tmp_path, ALL_USED, ALL_USED)
-    assert found(run) == [{"ranks": 2, "passes": 4, "with_some": 0}]
+    assert found(run) == [{"ranks": 2, "passes": 4, "with_some": 0, "behind_others": 0}]
     assert "ddp.find_unused_parameters = false" in analyze(run).advice
+
+
+def test_a_look_at_several_passes_together_tells_of_none_alone(tmp_path: Path) -> None:
+    """GIVEN gradients that are added up in two passes THEN a parameter may be used in the first of them only, and the
+    look is not said to be needless."""
+    run = looked(tmp_path, "", ALL_USED, "", ALL_USED)
+    assert found(run) == [{"ranks": 2, "passes": 4, "with_some": 0, "behind_others": 4}]
+    assert "ddp.find_unused_parameters" not in analyze(run).advice
 
 
 @pytest.mark.parametrize(

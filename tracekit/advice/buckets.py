@@ -5,7 +5,7 @@ from typing import Literal
 from tracekit.advice.unused_parameters import SETTING as SETTING_OF_LOOK
 from tracekit.advice.unused_parameters import found_unused, needless_look
 from tracekit.analysis.explored_caps import ExploredCaps, explored_caps
-from tracekit.analysis.gradient_passes import gradient_passes, ranks_of
+from tracekit.analysis.gradient_passes import gradient_passes, ranks_of, world_of
 from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
@@ -38,10 +38,11 @@ def _of_caps(run: Run, report: Report) -> Advice:
     steps = steps_of(run, report.steps.process)
     tried = explored_caps(run, steps)
     if tried is not None:
-        found = tried.problem or _measured(tried, report.steps.count, ranks_of(run, report.steps.process)[1])
+        found = tried.problem or _measured(tried, report.steps.count, world_of(ranks_of(run, report.steps.process)))
     else:
         seen = gradient_passes(run, steps)
         found = seen if isinstance(seen, str) else bucket_forecasts(seen)
+        found = found if isinstance(found, str) else _behind(found, _awaited_ms(report))
     if isinstance(found, str):
         ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), found)
         return Advice([], f"Nothing is told of gradient buckets: {ended}.")
@@ -56,10 +57,11 @@ def _of_caps(run: Run, report: Report) -> Advice:
         is_explored = not (model.static_graph or model.gradient_as_bucket_view)
         how = "tracekit record --explore buckets" if is_explored else "tracekit study ddp"
         longer = "a longer run tells more" if found.rounds else f"`{how}` measures it"
+        instead = ", as it may wait for batches instead" if not found.rounds and _awaited_ms(report) > 0 else ""
         return Advice(
             [],
             f"Gradient buckets of {best.cap_mb:g} MiB may be faster than those of {now.cap_mb:g}, or not"
-            f" ({gain.low:+.0%} to {gain.high:+.0%} of a step): undecided; {longer}.",
+            f" ({gain.low:+.0%} to {gain.high:+.0%} of a step{instead}): undecided; {longer}.",
         )
     setting = Setting(
         name=BUCKET_CAP,
@@ -73,6 +75,20 @@ def _of_caps(run: Run, report: Report) -> Advice:
     )
     seen = "predicted" if found.rounds is None else "measured"
     return Advice([setting], f"Other gradient buckets are {seen} to save {gain.expected:.0%} of a step.")
+
+
+def _awaited_ms(report: Report) -> float:
+    """For how long of a step, ms, the loop waits for batches that workers make beside it."""
+    own = (each for each in report.loaders if each.process == report.steps.process and each.num_workers > 0)
+    return sum(each.wait for each in own) * (report.steps.median_ms or 0.0)
+
+
+def _behind(found: BucketSummary, awaited_ms: float) -> BucketSummary:
+    """The same where batches are waited for as well: they may come no sooner, whatever the gradients take."""
+    own_ms = found.forecasts[0].expected_ms
+    for each in found.forecasts[1:]:
+        each.high_ms = min(each.high_ms + awaited_ms, max(each.high_ms, own_ms))
+    return found
 
 
 def _measured(tried: ExploredCaps, steps: int, ranks: int) -> BucketSummary:

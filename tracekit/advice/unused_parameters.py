@@ -1,5 +1,7 @@
 """Unused parameters: the look for them that DistributedDataParallel was asked for, and may do without."""
 
+from dataclasses import asdict
+
 from tracekit.analysis.report_schema import Finding, Report
 from tracekit.analysis.unused_parameters import unused_parameters
 from tracekit.run.manifest import Wrapped
@@ -11,7 +13,10 @@ FINDING = "ddp.unused_parameters"
 
 def needless_look(report: Report) -> bool:
     """Whether it found nothing in any pass of the run."""
-    return any(each.id == FINDING and not each.evidence["with_some"] for each in report.findings)
+    return any(
+        each.id == FINDING and not each.evidence["with_some"] and not each.evidence["behind_others"]
+        for each in report.findings
+    )
 
 
 def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
@@ -25,8 +30,11 @@ def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
     title = (
         f"DistributedDataParallel {looked}, and {found.with_some} had some: find_unused_parameters is needed"
         if found.with_some
+        else f"DistributedDataParallel {looked}, and found none; but {found.behind_others} came behind others whose"
+        " gradients were added up: whether one alone leaves some unused is not known, and find_unused_parameters may be"
+        " needed"
+        if found.behind_others
         else f"DistributedDataParallel {looked}, and found none: without find_unused_parameters each would save a way"
         " through the graph and a collective; one that does leave some unused would then end the program with an error"
     )
-    evidence: dict[str, object] = {"ranks": found.ranks, "passes": found.passes, "with_some": found.with_some}
-    return Finding(FINDING, title, evidence)
+    return Finding(FINDING, title, asdict(found))

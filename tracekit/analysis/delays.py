@@ -22,6 +22,8 @@ NOTABLE = {"blocked": 0.01, "computing": 0.02}
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
 # A step may be so much shorter than the usual one, and has as many meetings.
 _SLACK = 0.1
+# Of fewer steps nobody is named: one of them may be all that was long.
+_FEWEST = 10
 # Ranks that take turns come round after as many steps as there are ranks; of fewer steps of a turn nothing is told.
 _FEWEST_OF_A_TURN = 16
 
@@ -97,12 +99,16 @@ def _longer(
 
 
 def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
-    """The interval of a rank's series in the steps of the turn in which it is the largest."""
+    """The interval of a rank's series in the steps of the turn in which it is the largest: the largest of so many is
+    the luckiest, so every other step of a turn chooses, and those between tell."""
     counts = np.bincount(turn, minlength=ranks)
     if counts.min() < _FEWEST_OF_A_TURN:
         return 0.0, 0.0, 0.0
-    largest = (np.bincount(turn, series, ranks) / counts).argmax()
-    return _interval(series[turn == largest])
+    place = np.empty(len(turn), dtype=np.int64)  # of a step among those of its turn
+    place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
+    chooses = place % 2 == 0
+    means = np.bincount(turn[chooses], series[chooses], ranks) / np.bincount(turn[chooses], minlength=ranks)
+    return _interval(series[~chooses & (turn == means.argmax())])
 
 
 def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
@@ -119,9 +125,11 @@ def _than_the_others(
     meetings: Meetings, step_ns: float, ends: Times | None
 ) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
     """By kind, and place of a rank and a phase: by how much longer that took than the others' on average, as a share of
-    the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns."""
+    the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns. On
+    the way to a meeting that is not in every step: in the mean of those that it goes through."""
     ranks = len(meetings.ranks)
     steps, place = np.unique(_steps(meetings, step_ns, ends), return_inverse=True)
+    passed = np.diff(steps, prepend=steps[0] - 1)
     kinds: dict[str, Callable[[int], Floats]] = {
         "blocked": lambda rank: meetings.blocked[rank],
         "computing": lambda rank: meetings.own[rank] - meetings.blocked[rank],
@@ -129,10 +137,12 @@ def _than_the_others(
     for by, times in kinds.items():
         whole = np.asarray(sum(_by_step(times(rank), place) for rank in range(ranks)))
         known = np.flatnonzero(~np.isnan(whole).any(axis=1))
+        if len(known) < _FEWEST:
+            continue
         turn = steps[known] % ranks
         for rank in range(ranks):
             own = _by_step(times(rank), place)[known]
-            longer = (own * ranks - whole[known]) / (ranks - 1) / step_ns
+            longer = (own * ranks - whole[known]) / (ranks - 1) / (step_ns * passed[known, None])
             for phase in range(len(PHASES)):
                 yield by, rank, phase, longer[:, phase], turn
 
@@ -162,11 +172,12 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
     last, at = meetings.last[known], np.flatnonzero(known)
     own, kept = meetings.own[last, at], meetings.kept[last, at]
     blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept))
+    waiting = meetings.waited
     for other in range(len(meetings.ranks)):
         longer = np.maximum(own - meetings.own[other, at], 0.0)
         longer_kept = np.maximum(kept - meetings.kept[other, at], 0.0)
         whole = longer.sum(axis=1) + longer_kept
-        waited = meetings.waited[other, at].astype(np.float64)
+        waited = waiting[other, at].astype(np.float64)
         part = np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0)
         blame.phases[:] += longer * part[:, None]
         blame.kept[:] += longer_kept * part
@@ -189,11 +200,11 @@ def _steps(meetings: Meetings, step_ns: float, ends: Times | None) -> NDArray[np
 
 def _by_step(times: Floats, place: NDArray[np.intp]) -> Floats:
     """The times (K, phase) of a rank in each step, given the `place` of that of each meeting; NaN where one lacks a
-    meeting."""
+    meeting. One may have more, as behind what a rank saves or evaluates."""
     counts = np.bincount(place)
     whole = np.zeros((len(counts), times.shape[1]))
     np.add.at(whole, place, times)
-    whole[counts != np.bincount(counts).argmax()] = np.nan
+    whole[counts < np.bincount(counts).argmax()] = np.nan
     return whole
 
 

@@ -10,6 +10,7 @@ from tracekit.analysis.words import counted
 
 # A finding names so many layers and operators: those that a reader looks at first.
 _TOP = 20
+_ALL_RANKS = "world"  # the group of all of them
 _HOW = {"blocked": "blocked", "computing": "at work"}  # of a delay
 
 
@@ -129,12 +130,13 @@ def _root_causes(report: Report) -> list[Finding]:
         for delay in group.delays:
             often = "on average over all steps" if delay.always else "in its turn"
             alike = f", as that of all ranks of {delay.host}," if delay.of_host else ""
+            where = f" in group {group.group}" * (len(report.ranks) > 1) + _of_attempt(group.attempt)
             found.append(
                 Finding(
                     "delay.root_cause",
                     f"rank {delay.rank}'s {delay.phase}{alike} caused {delay.share_of_waiting:.0%} of the others'"
-                    f" waiting: it was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of a"
-                    f" step, {delay.step.low:.1%} to {delay.step.high:.1%})",
+                    f" waiting{where}: it was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of"
+                    f" a step, {delay.step.low:.1%} to {delay.step.high:.1%})",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},
                 )
             )
@@ -154,12 +156,19 @@ def _never_ended(report: Report) -> list[Finding]:
             else "these are not the same"
             if each.unlike
             else "all ranks that were seen had come to it"
+            if each.group == _ALL_RANKS
+            else "all ranks that are known to be of that group had come to it"
         )
         for op, ranks in each.unlike.items():
             rest += f", {'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)} in {op}"
-        title = f"{came} in {each.op} number {each.sequence} of group {each.group} at the end; {rest}"
+        when = f"at the end{_of_attempt(each.attempt)}"
+        title = f"{came} in {each.op} number {each.sequence} of group {each.group} {when}; {rest}"
         found.append(Finding("distributed.never_ended", title, msgspec.to_builtins(each)))
     return found
+
+
+def _of_attempt(attempt: int) -> str:
+    return f" of attempt {attempt}" if attempt else ""
 
 
 def _listed(ranks: list[int]) -> str:

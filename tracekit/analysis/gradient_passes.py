@@ -1,6 +1,7 @@
 """The backward passes of data-parallel ranks: what was computed in them, and when their gradient buckets came and
 went."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,9 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import union
+from tracekit.analysis.people import Person, find_people, jobs_of
 from tracekit.analysis.steps import Steps
-from tracekit.run.manifest import Wrapped
+from tracekit.run.manifest import Manifest, Wrapped
 from tracekit.run.reader import Run
 
 Floats = NDArray[np.float64]
@@ -21,15 +23,14 @@ _FIRST_PASSES = 2
 _FEWEST_PASSES = 5
 
 
-# A pass inside another one, as of what was checkpointed, is a part of that.
-_PASSES = """
+# Of the `ranks` of one job. A pass inside another one, as of what was checkpointed, is a part of that.
+PASSES = """
     SELECT process, start_ns, duration_ns, row_number() OVER (PARTITION BY process ORDER BY start_ns) AS number
     FROM (
         SELECT process, start_ns, duration_ns, max(start_ns + duration_ns) OVER (
             PARTITION BY process ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS before_ns
-        FROM spans WHERE kind = 'phase' AND name = 'backward'
-        AND process IN (SELECT process FROM processes WHERE rank >= 0)
+        FROM spans WHERE kind = 'phase' AND name = 'backward' AND process IN ({ranks})
     ) WHERE before_ns IS NULL OR start_ns >= before_ns
 """
 _BUCKETS = f"""
@@ -37,36 +38,49 @@ _BUCKETS = f"""
            min(unsure_ns) OVER (PARTITION BY met.process, number) AS least_unsure_ns, unsure_ns,
            pass.duration_ns / 1e9 AS took,
            (ready_ns - pass.start_ns) / 1e9 AS there, (met.start_ns + met.duration_ns - pass.start_ns) / 1e9 AS back
-    FROM collectives AS met JOIN ({_PASSES}) AS pass ON pass.process = met.process
-    AND ready_ns BETWEEN pass.start_ns AND pass.start_ns + pass.duration_ns
-    WHERE bucket >= 0
+    FROM (SELECT * FROM collectives WHERE bucket >= 0) AS met ASOF JOIN ({PASSES}) AS pass
+    ON pass.process = met.process AND met.ready_ns >= pass.start_ns
+    WHERE ready_ns <= pass.start_ns + pass.duration_ns
+"""
+# Of each pass, by the number of its last bucket, the rank that waits for nobody: all have it back at the same time, and
+# there it was under way for the shortest. That needs no clocks that agree. `seen` ranks have a record of the pass.
+_OF_THE_LAST = f"""
+    WITH buckets AS ({_BUCKETS}), passes AS (
+        SELECT process, number, max(sequence) AS meeting, arg_max(back - there, sequence) AS under_way
+        FROM buckets WHERE least_unsure_ns >= 0 GROUP BY process, number
+    ), latest AS (
+        SELECT meeting, arg_min(process, under_way) AS process, arg_min(number, under_way) AS number, count(*) AS seen
+        FROM passes GROUP BY meeting
+    )
+    SELECT buckets.*, meeting, seen FROM buckets JOIN latest USING (process, number) ORDER BY process, number, bucket
 """
 
-# A layer's backward pass, until all buckets were sent: in the last one the reducer waits for them.
+# A layer's backward pass, until all buckets were sent: in the last one the reducer waits for them; and when it began
+# and ended, a layer that is called several times when it did first and last.
 _LAYERS = f"""
-    SELECT name, median(least(start_ns + duration_ns, sent_ns) - start_ns) AS took
-    FROM spans JOIN (
-        SELECT met.process, pass.start_ns AS began_ns, pass.start_ns + pass.duration_ns AS ended_ns,
-               max(ready_ns) AS sent_ns
-        FROM collectives AS met JOIN ({_PASSES}) AS pass ON pass.process = met.process
-        AND ready_ns BETWEEN pass.start_ns AND pass.start_ns + pass.duration_ns
-        WHERE bucket >= 0 GROUP BY ALL
-    ) AS sent ON sent.process = spans.process AND spans.start_ns BETWEEN began_ns AND sent_ns
-    WHERE kind = 'layer' AND direction = 'backward' GROUP BY name
+    SELECT name, median(took) AS took, median(began) AS began, median(ended) AS ended FROM (
+        SELECT name, sum(least(start_ns + duration_ns, sent_ns) - start_ns) AS took, min(start_ns) - began_ns AS began,
+               max(start_ns + duration_ns) - began_ns AS ended
+        FROM (SELECT * FROM spans WHERE kind = 'layer' AND direction = 'backward') AS layers ASOF JOIN (
+            SELECT process, start_ns AS began_ns, max(ready_ns) AS sent_ns FROM ({_BUCKETS}) GROUP BY process, start_ns
+        ) AS sent ON sent.process = layers.process AND layers.start_ns >= began_ns
+        WHERE layers.start_ns <= sent_ns GROUP BY name, layers.process, began_ns
+    ) GROUP BY name
 """
 
 
 @dataclass(frozen=True)
 class GradientPasses:
-    """What is typical of the passes of a model: medians over P passes of the ranks of one host, s.
+    """What is typical of the passes of a model: medians over P passes, each on the rank that sent its last bucket after
+    all others and so waits for nobody, s.
 
-    A step takes `step`, each of its `passes_per_step` takes `took`, and `took_last` on the rank that sent its last
-    bucket after all others, which waits for nobody; its main thread computes for `computing` until it has sent the last
-    bucket, and for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and `back` so long
-    after the pass began; the latter may have been earlier by `unsure`. A byte costs `cpu_per_byte` of the CPU time of
-    other threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `weights` say how much of the
-    pass is computed for each parameter, in the model's order (all alike for each byte where no layer was recorded).
-    `spread`: the relative standard error of the step.
+    A step takes `step`, each of its `passes_per_step` takes `took`; its main thread computes for `computing` until it
+    has sent the last bucket, and for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and
+    `back` so long after the pass began; the latter may have been earlier by `unsure`. A byte costs `cpu_per_byte` of
+    the CPU time of other threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `weights` say how
+    much of the pass is computed for each parameter, in the model's order (all alike for each byte where no layer was
+    recorded). `in_order`: whether gradients came in the reverse of that order, as far as layers tell; None where none
+    do. `spread`: the relative standard error of the step.
     """
 
     model: Wrapped
@@ -76,7 +90,6 @@ class GradientPasses:
     cpus: float
     step: float
     took: float
-    took_last: float
     passes_per_step: int
     computing: float
     finishing: float
@@ -86,19 +99,21 @@ class GradientPasses:
     unsure: Floats
     cpu_per_byte: float
     weights: Floats
+    in_order: bool | None
     spread: float
 
 
-def ranks_of(run: Run, process: int | None) -> tuple[int, int]:
-    """How many ranks were seen of those that a process is one of, and how many there are."""
-    rows = run.sql(
-        "SELECT count(DISTINCT other.rank) AS seen, max(other.world_size) AS world FROM processes AS own"
-        " JOIN processes AS other ON other.rank >= 0 AND other.attempt IS NOT DISTINCT FROM own.attempt"
-        " AND other.world_size IS NOT DISTINCT FROM own.world_size WHERE own.process = ?",
-        [process],
-    )
-    seen, world = rows.fillna(0).iloc[0]
-    return int(seen), max(int(seen), int(world))
+def ranks_of(run: Run, process: int | None) -> list[Person]:
+    """The ranks of the job that a process is one of, as far as they were seen."""
+    people = find_people(run)
+    jobs = jobs_of(people)
+    own = jobs.get(-1 if process is None else process)
+    return [who for who in people if own is not None and jobs.get(who.process) == own]
+
+
+def world_of(ranks: Sequence[Person]) -> int:
+    """How many ranks there are of a job of which some were seen."""
+    return max([len(ranks), *(who.world for who in ranks)])
 
 
 def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
@@ -107,55 +122,75 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     if len(models) != 1:
         return "several models are wrapped" if models else "no model is wrapped"
     model = models[0]
+    if model.hook:
+        return "the program does something else with each bucket (a communication hook)"
     if len(model.sizes) != model.parameters:
         return f"it has {model.parameters} parameters, and the sizes of {len(model.sizes)} were told"
-    here = run if steps.main is None else run.near(steps.main)
-    passes, buckets = here.sql(_PASSES), here.sql(_BUCKETS)
-    if buckets.empty or passes.empty or steps.main is None:
+    job = ranks_of(run, steps.main)
+    if not job or steps.main is None:
         return "no gradient bucket was seen"
-    buckets = buckets[buckets["least_unsure_ns"] >= 0]  # one that has failed, or that nobody asks for
+    here = run.near(steps.main)
+    ranks = ", ".join(str(who.process) for who in job)
+    buckets = run.sql(_OF_THE_LAST.format(ranks=ranks))
     if buckets.empty:
-        return "when buckets of gradients on a device are back is not seen"
+        return _why_none(run.sql(_BUCKETS.format(ranks=ranks)))
+    if (buckets["meeting"] < 0).any():
+        return "which buckets of its ranks belong together is not known"
+    buckets, world = buckets[buckets["seen"] == buckets["seen"].max()], world_of(job)
+    if buckets["seen"].iloc[0] < world:
+        return f"{buckets['seen'].iloc[0]} of {world} ranks were seen: whether they waited for the others is not known"
     counts = buckets.groupby(["process", "number"])["bucket"].transform("size")
     usual = buckets[(counts == counts.mode().iloc[0]) & (buckets["number"] > _FIRST_PASSES)]
     seen = usual[["process", "number"]].drop_duplicates()
     if len(seen) < _FEWEST_PASSES:
         return f"{len(seen)} passes with the same buckets were seen"
+    together = -(-len(job) // _sets_of_cpus(run))
+    if why := _crowded(here.manifest, together):
+        return why
     each = usual.groupby("bucket").median(numeric_only=True)
     own = steps.of(steps.main)
     durations = own["duration_ns"].to_numpy() / _NS
-    computing, finishing = _computed(here, passes)
-    ranks, world = ranks_of(run, steps.main)
-    per_step = float(each["bytes"].sum())
+    computing, finishing = _computed(run, usual)
     took = float(usual["took"].median())
+    weights, in_order = _weights(here.sql(_LAYERS.format(ranks=ranks)), model)
     return GradientPasses(
         model=model,
         passes=len(seen),
-        ranks=-(-ranks // _sets_of_cpus(run)),
+        ranks=together,
         world=world,
-        cpus=run.manifest.cpu.usable,
+        cpus=here.manifest.cpu.usable,
         step=float(np.median(durations)),
         took=took,
-        took_last=_took_last(usual),
-        passes_per_step=_passes_per_step(usual[usual["process"] == steps.main], own),
+        passes_per_step=_passes_per_step(run.sql(_BUCKETS.format(ranks=steps.main)), own),
         computing=min(computing if computing > 0 else float(each["there"].max()), took),
         finishing=finishing,
         sizes=each["bytes"].to_numpy(np.int64),
         there=each["there"].to_numpy(),
         back=each["back"].to_numpy(),
         unsure=each["unsure_ns"].to_numpy() / _NS,
-        cpu_per_byte=_cpu_beside(here, passes, seen) / per_step if _has_one_thread(run) else float("nan"),
-        weights=_weights(here, model),
+        cpu_per_byte=_cpu_per_byte(here, ranks, float(each["bytes"].sum())),
+        weights=weights,
+        in_order=in_order,
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
 
 
-def _took_last(buckets: pd.DataFrame) -> float:
-    """What a pass takes on the rank that sends its last bucket after the others: it waits for the transfer alone."""
-    last = buckets[buckets["bucket"] == buckets["bucket"].max()].sort_values("ready_ns")
-    if (last["sequence"] >= 0).all():  # else nobody knows which ones belong together
-        last = last.drop_duplicates("sequence", keep="last")
-    return float(last["took"].median())
+def _why_none(buckets: pd.DataFrame) -> str:
+    if buckets.empty:
+        return "no gradient bucket was seen"
+    return "when buckets of gradients on a device are back is not seen"  # or they have failed, or nobody asks for them
+
+
+def _crowded(manifest: Manifest, ranks: int) -> str:
+    """Why nothing can be told where the threads of operators leave no CPU to what sends the gradients; "" where they
+    do, or there is one of them, whose CPU time is told apart."""
+    threads = manifest.torch.intra_op if manifest.torch is not None else 0
+    if threads < 2 or manifest.cpu.usable / ranks >= threads + 1:
+        return ""
+    return (
+        f"each operator has {threads} threads, which share the CPUs with what sends them: how long they then wait for"
+        " each other no run tells; `tracekit record --explore buckets` measures it"
+    )
 
 
 def _passes_per_step(buckets: pd.DataFrame, steps: pd.DataFrame) -> int:
@@ -165,6 +200,16 @@ def _passes_per_step(buckets: pd.DataFrame, steps: pd.DataFrame) -> int:
     in_step = np.searchsorted(steps["start_ns"].to_numpy(), begins, "right")
     counts = np.unique(in_step, return_counts=True)[1]
     return max(round(float(np.median(counts))), 1) if len(counts) else 1
+
+
+def _cpu_per_byte(here: Run, ranks: str, sent: float) -> float:
+    """CPU time of the other threads of ranks for each of so many bytes that a pass sends, s; nan where it is not told
+    apart from that of operators."""
+    if not _has_one_thread(here):
+        return float("nan")
+    passes, buckets = (here.sql(query.format(ranks=ranks)) for query in (PASSES, _BUCKETS))
+    with_buckets = buckets.loc[buckets["number"] > _FIRST_PASSES, ["process", "number"]].drop_duplicates()
+    return _cpu_beside(here, passes, with_buckets) / sent
 
 
 def _sets_of_cpus(run: Run) -> int:
@@ -177,13 +222,23 @@ def _has_one_thread(run: Run) -> bool:
     return run.manifest.torch is not None and run.manifest.torch.intra_op == 1
 
 
-def _computed(run: Run, passes: pd.DataFrame) -> tuple[float, float]:
-    """CPU time of the main thread in a pass, until all buckets are sent and from then on, s; (0, 0) if not followed."""
+def _computed(run: Run, buckets: pd.DataFrame) -> tuple[float, float]:
+    """CPU time of the main thread in the passes of these buckets, until all are sent and from then on, s; (0, 0) if not
+    followed."""
     before, after = [], []
-    for process in passes["process"].unique():
-        rows = run.sql("SELECT phase, cpu_ns FROM changes WHERE process = $1 ORDER BY start_ns", [int(process)])
+    passes = buckets.drop_duplicates(["process", "number"])
+    for process, own in passes.groupby("process"):
+        rows = run.sql(
+            "SELECT phase, start_ns, cpu_ns FROM changes WHERE process = $1 AND start_ns BETWEEN $2 AND $3"
+            " ORDER BY start_ns",
+            [int(process), int(own["start_ns"].min() - _NS), int((own["start_ns"] + own["took"] * _NS).max() + _NS)],
+        )
         phase, cpu = rows["phase"].to_numpy(dtype=object), rows["cpu_ns"].to_numpy(np.int64)
         begins = np.flatnonzero((phase[:-3] == "backward") & (phase[1:-2] == "communication"))
+        begun, starts = rows["start_ns"].to_numpy(np.int64)[begins + 1], np.sort(own["start_ns"].to_numpy(np.int64))
+        at = np.searchsorted(starts, begun, "right") - 1
+        lengths = own.sort_values("start_ns")["took"].to_numpy() * _NS
+        begins = begins[(at >= 0) & (begun <= starts[at] + lengths[at])]
         # What follows is the end of the pass, or its last part.
         ends = np.where(phase[begins + 2] == "backward", begins + 3, begins + 2)
         before += (cpu[begins + 1] - cpu[begins]).tolist()
@@ -211,16 +266,20 @@ def _cpu_beside(run: Run, passes: pd.DataFrame, with_buckets: pd.DataFrame) -> f
     return max(float(np.mean(found)), 0.0) if found else float("nan")
 
 
-def _weights(run: Run, model: Wrapped) -> Floats:
-    """How much of the pass is computed for each parameter, by the time of the backward pass of its layer."""
+def _weights(rows: pd.DataFrame, model: Wrapped) -> tuple[Floats, bool | None]:
+    """How much of the pass is computed for each parameter, by the time of the backward pass of its layer; and whether
+    the layers had their backward passes in the reverse of the order in which the model has their parameters."""
     sizes = np.array(model.sizes, dtype=np.float64)
-    rows = run.sql(_LAYERS)
-    times = {str(row.name).removeprefix("module."): float(row.took) for row in rows.itertuples(index=False)}
+    rows = rows.set_index(rows["name"].astype(str).str.removeprefix("module."))
+    rows = rows[~rows.index.duplicated()]
     layers = [name.rpartition(".")[0] for name in model.names]
-    if not all(layer in times for layer in layers):
-        return sizes
+    if not layers or not all(layer in rows.index for layer in layers):
+        return sizes, None
     shares = np.zeros(len(sizes))
     for layer in set(layers):
         at = np.flatnonzero([each == layer for each in layers])
-        shares[at] = times[layer] * sizes[at] / max(sizes[at].sum(), 1.0)
-    return shares
+        shares[at] = float(rows["took"][layer]) * sizes[at] / max(sizes[at].sum(), 1.0)
+    came = rows.loc[list(dict.fromkeys(layers))]
+    # None begins when one has ended that the model has before it.
+    earliest_end = came["ended"].cummin().shift(fill_value=np.inf)
+    return shares, bool((came["began"] < earliest_end).all())

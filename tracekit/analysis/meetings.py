@@ -7,7 +7,7 @@ one rank gives to all, or for the ranks of another group: it would have come as 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.awaited import MAKERS, Awaited, done_until
 from tracekit.analysis.loop import WAITED_FOR
-from tracekit.analysis.people import Person, find_people
+from tracekit.analysis.people import Person, find_people, jobs_of
 from tracekit.record.wire import WAIT_FOR
 from tracekit.run.reader import Run
 
@@ -46,14 +46,18 @@ _WAITED_IN = f"""
     ON begun.process = waited.process AND begun.ready_ns = waited.ready_ns AND waited.op = '{WAIT_FOR}' || begun.op
     WHERE coalesce(unsure_ns, 0) >= 0 ORDER BY 2, 6, 3
 """
+# What nobody sees the end of, as on devices: a rank may wait for it anywhere behind.
+_NOT_SEEN = f"""
+    SELECT ready_ns FROM collectives WHERE unsure_ns < 0 AND op IN {_OF_ALL} AND ready_ns IS NOT NULL ORDER BY 1
+"""
 _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 'garbage' ORDER BY start_ns"
 
 
 @dataclass(frozen=True)
 class Way:
     """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, when it
-    `entered`, `waits` and `left` (K), and what it had done by then, as in `_Path`, NaN where that was not followed; and
-    what it had `awaited` by then (K, 2), as in `Awaited`."""
+    `entered`, `waits` and `left` (K), and what it had `done` by each, as in `_Path`, NaN where that was not followed;
+    and what it had `awaited` by then (K, 2), as in `Awaited`."""
 
     who: Person
     group: str
@@ -62,6 +66,7 @@ class Way:
     waits: Times
     left: Times
     done_entering: Floats
+    done_waiting: Floats
     done_leaving: Floats
     awaited_entering: Floats
     awaited_leaving: Floats
@@ -73,10 +78,11 @@ class Meetings:
     together (K): `ranks` (N), their `hosts` (N), and by rank and meeting (N, K) when it `entered` and `left`, Unix time
     in ns, and for how long it went on `beside` it before it waited. `seen` (K): whether everything from the one before
     on was recorded, and no step left out; of the first one it is not. `own`, (N, K, phase), ns: what the rank took from
-    leaving the one before to entering it, in the order of `PHASES`, less the time for which it was kept from its CPU,
-    `kept` (N, K), or `held` by other communication (N, K); of it, (N, K, phase), it was `blocked` and did not compute,
-    as where it sleeps or waits for storage. NaN where that was not followed, as before the first meeting. Of its
-    loading, who made the batches took so much for each of `MAKERS`, `awaited` (N, K, 2)."""
+    leaving the one before to entering it, and before beside that one, in the order of `PHASES`, less the time for which
+    it was kept from its CPU, `kept` (N, K), or `held` by other communication (N, K); of it, (N, K, phase), it was
+    `blocked` and did not compute, as where it sleeps or waits for storage. NaN where that was not followed, as before
+    the first meeting. Of its loading, who made the batches took so much for each of `MAKERS`, `awaited` (N, K, 2). What
+    it did beside each meeting is told by itself, too: `besides` (N, K, phases and then kept)."""
 
     group: str
     attempt: int
@@ -92,6 +98,7 @@ class Meetings:
     kept: Floats
     held: Times
     awaited: Floats
+    besides: Floats
 
     @property
     def came(self) -> Times:
@@ -134,6 +141,7 @@ def find_ways(run: Run, who: Person) -> list[Way]:
         return []
     with_workers = run.of(who.process, *who.workers) if who.workers else run
     path, awaited = _Path.of(run), Awaited.of(with_workers, who.process)
+    path = replace(path, unseen=run.sql(_NOT_SEEN)["ready_ns"].to_numpy(np.int64))
     on_path = waits[waits["thread"] == path.thread]
     found = []
     for group, rows in met.groupby("group"):
@@ -143,8 +151,6 @@ def find_ways(run: Run, who: Person) -> list[Way]:
             (on_path["group"] == group) & (on_path["sequence"] >= 0) & (on_path["waits_ns"] == on_path["entered_ns"])
         )
         held = path.held_by(on_path.loc[~meets, ["waits_ns", "left_ns"]])
-        # Of what a program has begun at once, and waits for in any order, it meets the others in the first.
-        rows = rows[rows["entered_ns"] >= rows["left_ns"].cummax().shift(fill_value=0)]
         found.append(_way(who, str(group), rows, held, awaited))
     return found
 
@@ -152,8 +158,9 @@ def find_ways(run: Run, who: Person) -> list[Way]:
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
     names = ("sequence", "entered_ns", "waits_ns", "left_ns")
     sequence, came, waits, went = (rows[name].to_numpy(np.int64) for name in names)
-    by_then = (each.until(moments) for each in (path, awaited) for moments in (came, went))
-    return Way(who, group, sequence, came, waits, went, *by_then)
+    entering, waiting, leaving = (path.until(moments) for moments in (came, waits, went))
+    of_makers = awaited.until(came), awaited.until(went)
+    return Way(who, group, sequence, came, waits, went, entering, waiting, leaving, *of_makers)
 
 
 def find_meetings(run: Run) -> Iterator[Meetings]:
@@ -166,41 +173,59 @@ def find_meetings(run: Run) -> Iterator[Meetings]:
 def meetings_of(ways: Sequence[Way], people: Sequence[Person]) -> Iterator[Meetings]:
     """Where the ranks of each group met, the groups that met most often first. Meetings that a rank of the group has no
     record of are left out: its way to the next one began at the one before."""
-    # A program may start all of them again, as other processes; or as more or fewer.
-    launches: dict[tuple[int, int, int], list[int]] = {}
-    for who in (each for each in people if not each.is_loader_worker):
-        launches.setdefault((who.rank, who.attempt, who.world), []).append(who.process)
-    groups: dict[tuple[int, int, int, str], list[Way]] = {}
+    jobs = jobs_of(people)
+    groups: dict[tuple[tuple[int, int, int], str], list[Way]] = {}
     for way in ways:
-        who = way.who
-        launch = launches[who.rank, who.attempt, who.world].index(who.process)
-        groups.setdefault((who.attempt, who.world, launch, way.group), []).append(way)
+        groups.setdefault((jobs[way.who.process], way.group), []).append(way)
     often = sorted(sorted(groups.items()), key=lambda each: -sum(len(way.sequence) for way in each[1]))
-    for (attempt, _, _, group), members in often:
+    for ((attempt, _, _), group), members in often:
         common = reduce(np.intersect1d, [way.sequence for way in members])
         if len(members) > 1 and len(common):
-            yield _meetings(group, attempt, sorted(members, key=lambda way: way.who.rank), common)
+            yield _meetings(group, attempt, sorted(members, key=lambda way: way.who.rank), _apart(members, common))
+
+
+def _apart(members: Sequence[Way], common: Times) -> Times:
+    """Of the meetings that all have a record of, those that all have left before they enter the next one: of what a
+    program has begun at once, and waits for in any order, they meet in the last."""
+    places = [np.searchsorted(way.sequence, common) for way in members]
+    entered, left = (
+        np.stack([times[at] for times, at in zip(each, places, strict=True)])
+        for each in ([way.entered for way in members], [way.left for way in members])
+    )
+    if (left[:, :-1] <= entered[:, 1:]).all():
+        return common
+    is_apart, following = np.ones(len(common), dtype=bool), entered[:, -1]
+    for at in range(len(common) - 2, -1, -1):
+        is_apart[at] = (left[:, at] <= following).all()
+        following = entered[:, at] if is_apart[at] else following
+    return common[is_apart]
 
 
 def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Meetings:
     entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
     kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
-    held, beside = np.zeros_like(entered), np.zeros_like(entered)
+    held, beside, besides = np.zeros_like(entered), np.zeros_like(entered), np.zeros((*entered.shape, len(PHASES) + 1))
     seen = np.arange(len(common)) > 0
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
         entered[at], left[at] = way.entered[places], way.left[places]
-        beside[at] = way.waits[places] - way.entered[places]
+        went_on = way.done_waiting[places] - way.done_entering[places]
+        went_on[way.waits[places] == way.entered[places]] = 0.0
+        beside[at] = way.waits[places] - way.entered[places] - np.nan_to_num(went_on[:, _ELSEWHERE, 0]).round()
+        besides[at, :, :-1], besides[at, :, -1] = went_on[:, : len(PHASES), 0], went_on[:, _KEPT, 0]
         took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
+        held[at, 1:] = np.nan_to_num(took[:, _ELSEWHERE, 0]).round()
+        took += went_on[:-1]
         left_out = took[:, _UNKNOWN, 0] > 0
         took[left_out], seen[1:] = np.nan, seen[1:] & ~left_out
+        held[at, 1:][left_out] = 0
         own[at, 1:], blocked[at, 1:] = took[:, : len(PHASES), 0], took[:, : len(PHASES), 1]
-        kept[at, 1:], held[at, 1:] = took[:, _KEPT, 0], np.nan_to_num(took[:, _ELSEWHERE, 0]).round()
+        kept[at, 1:] = took[:, _KEPT, 0]
         awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
     return Meetings(
-        group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited
+        group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides
     )
 
 
@@ -209,12 +234,13 @@ class _Path:
     """What the loop of a rank, on its `thread`, had done by each change of phase, ns (changes, phases + 3, 2): its own
     time in each phase, and for how long it was blocked in it; then the same where the phase is not known; for how long
     it had been kept from its CPU; and held. While Python collects all garbage nothing else runs: that is a phase of its
-    own."""
+    own. `unseen` (n): when it began what it may wait for anywhere behind, and nobody sees."""
 
     changes: pd.DataFrame
     thread: int
     times: Times
     done: Floats
+    unseen: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
     def of(cls, run: Run) -> "_Path":
@@ -228,7 +254,8 @@ class _Path:
         """The same, of which it was held for some time (n, from and to: ns)."""
         if waits.empty or self.changes.empty:
             return self
-        return self._through(with_parts(self.changes, waits.to_numpy(np.int64), _HELD), self.thread)
+        held = self._through(with_parts(self.changes, waits.to_numpy(np.int64), _HELD), self.thread)
+        return replace(held, unseen=self.unseen)
 
     @classmethod
     def _through(cls, rows: pd.DataFrame, thread: int) -> "_Path":
@@ -248,11 +275,16 @@ class _Path:
 
     def until(self, moments: Times) -> Floats:
         """What it had done by each moment (n, phases + 3, 2), as within a phase it does it evenly; NaN where it was not
-        followed yet, or not any more."""
+        followed yet, or not any more. Behind something unseen it is not known."""
         if len(self.times) < 2:
             return np.full((len(moments), *self.done.shape[1:]), np.nan)
         found = done_until(self.times, self.done, moments)
-        found[(moments < self.times[0]) | (moments > self.times[-1])] = np.nan
+        is_after = moments > self.times[-1]
+        found[(moments < self.times[0]) | is_after] = np.nan
+        if not self.changes["phase"].iloc[-1]:  # the steps to come are left out
+            found[is_after] = self.done[-1]
+            found[is_after, _UNKNOWN, 0] += moments[is_after] - self.times[-1]
+        found[:, _UNKNOWN, 0] += np.searchsorted(self.unseen, moments, "right")
         return found
 
 

@@ -1,6 +1,7 @@
 """People: who the processes of a run are."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tracekit.run.reader import Run
 
@@ -47,13 +48,47 @@ def find_people(run: Run) -> list[Person]:
         "FROM processes GROUP BY process ORDER BY process"
     )
     workers = _workers(run) if (rows["worker"] >= 0).any() else {}
-    return [
+    people = [
         Person(
             int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns),
             tuple(workers.get(int(row.process), ())), int(row.world),
         )
         for row in rows.itertuples(index=False)
     ]  # fmt: skip
+    return _in_one_attempt(people)
+
+
+def jobs_of(people: Sequence[Person]) -> dict[int, tuple[int, int, int]]:
+    """By process of a rank, the job that it is one of: its attempt, its world, and which launch of both it is, as a
+    program may start all of them again, as other processes."""
+    found: dict[int, tuple[int, int, int]] = {}
+    launches: dict[tuple[int, int, int], int] = {}
+    for who in people:
+        if who.rank >= 0 and not who.is_loader_worker:
+            launch = launches.get((who.rank, who.attempt, who.world), 0)
+            launches[who.rank, who.attempt, who.world] = launch + 1
+            found[who.process] = who.attempt, who.world, launch
+    return found
+
+
+def _in_one_attempt(people: list[Person]) -> list[Person]:
+    """The same, where all that were started together are of the same attempt. An agent of torchrun counts only the
+    failures of its own workers: those of other nodes are started again with the attempt that they had."""
+    launches: dict[int, int] = {}
+    last: dict[tuple[int, int], int] = {}
+    for who in sorted(people, key=lambda who: (who.began_ns or 0, who.process)):
+        if who.rank >= 0 and not who.is_loader_worker:
+            job = who.rank, who.world
+            launches[who.process] = last[job] = max(last.get(job, -1) + 1, who.attempt)
+    attempts: dict[tuple[int, int], int] = {}
+    for who in people:
+        if who.process in launches:
+            launch = who.world, launches[who.process]
+            attempts[launch] = max(attempts.get(launch, 0), who.attempt)
+    return [
+        replace(who, attempt=attempts[who.world, launches[who.process]]) if who.process in launches else who
+        for who in people
+    ]
 
 
 def _workers(run: Run) -> dict[int, list[int]]:

@@ -5,7 +5,15 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
-from tracekit.analysis.report_schema import LONG_STEP, CounterSummary, OperatorSummary, Report, Setting, StepSummary
+from tracekit.analysis.report_schema import (
+    LONG_STEP,
+    CounterSummary,
+    OperatorSummary,
+    RankGroup,
+    Report,
+    Setting,
+    StepSummary,
+)
 from tracekit.analysis.words import counted, shell_line, shortened, visible
 
 WIDTH = 100
@@ -216,7 +224,24 @@ def _ranks(report: Report) -> Lines:
     head = ["group", "ranks", "meetings", "waited", "transfer", "efficiency", "balance", "serial.", "transf."]
     lines = ["RANKS  who waited for whom", *_table(head, rows), *_more(len(report.ranks))]
     causes = [finding.title for finding in report.findings if finding.id in CAUSES]
-    return lines + [line for cause in causes[:_ROWS] for line in _wrapped(cause)]
+    return lines + [line for cause in (causes[:_ROWS] + _doubts(report.ranks)) for line in _wrapped(cause)]
+
+
+def _doubts(groups: list[RankGroup]) -> list[str]:
+    """What is no rank's doing, and clocks that do not tell who came last."""
+    found = [
+        f"{each.kept:.0%} of the waiting of group {shortened(each.group, 20)} was for ranks that were kept from their"
+        " CPUs by others"
+        for each in groups[:_ROWS]
+        if round(each.kept, 2) > 0
+    ]
+    hosts = dict.fromkeys(clock.host for each in groups for clock in each.clocks if clock.unsure_ms < 0)
+    if hosts:
+        found.append(
+            f"The clock of {', '.join(list(hosts)[:_ROWS])} does not run evenly with that of the first host: who waited"
+            " for whom between these is not certain"
+        )
+    return found
 
 
 def _buckets(report: Report) -> Lines:

@@ -5,17 +5,18 @@ from typing import Any
 
 import pandas as pd
 
+from tracekit.analysis.people import find_people
 from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
 # The ranks of a run. `launch`: a program may start all of them again, as other processes, or as more or fewer.
 _RANKS = """
-    SELECT process, rank, coalesce(attempt, 0) AS attempt, coalesce(host, '') AS host, concat(world_size, ':',
-           dense_rank() OVER (PARTITION BY rank, coalesce(attempt, 0), world_size ORDER BY process)) AS launch
-    FROM (SELECT DISTINCT process, rank, attempt, host, world_size FROM processes WHERE rank >= 0)
+    SELECT process, rank, attempt,
+           concat(world, ':', dense_rank() OVER (PARTITION BY rank, attempt, world ORDER BY process)) AS launch
+    FROM (VALUES {who}) AS people(process, rank, attempt, world)
 """
 _IN_IT = f"""
-    SELECT attempt, launch, "group", sequence, list(DISTINCT {{'op': op, 'rank': who.rank}}) AS inside
+    SELECT attempt, launch, "group", sequence, list(DISTINCT {{{{'op': op, 'rank': who.rank}}}}) AS inside
     FROM reached JOIN ({_RANKS}) AS who ON who.process = reached.process
     WHERE NOT is_over AND sequence >= 0 GROUP BY attempt, launch, "group", sequence
     -- Who was in buckets that went past us, and came to less than others, was about to come to the next one.
@@ -36,10 +37,15 @@ _REACHED = f"""
 def never_ended(run: Run) -> pd.DataFrame:
     """What ranks were in when they came to their end: `attempt`, `group`, `sequence`, the `ranks` in each `op`, and
     those of the group that never came, `missing`: a list of (rank, the number of what it came to last)."""
-    found = run.sql(_IN_IT)
+    people = find_people(run)
+    ranks = [(who.process, who.rank, who.attempt, who.world) for who in people if who.rank >= 0]
+    if not ranks:
+        return pd.DataFrame()
+    who = ", ".join(map(str, ranks))  # numbers
+    found = run.sql(_IN_IT.format(who=who))
     if found.empty:
-        return found.assign(missing=[])
-    reached = run.sql(_REACHED)
+        return found
+    reached = run.sql(_REACHED.format(who=who))
     missing = []
     for row in found.itertuples():
         same = reached[(reached[["attempt", "launch", "group"]] == [row.attempt, row.launch, row.group]).all(axis=1)]

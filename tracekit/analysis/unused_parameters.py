@@ -2,17 +2,38 @@
 
 from dataclasses import dataclass
 
+from tracekit.analysis.gradient_passes import PASSES
 from tracekit.record.wire import ALL_USED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
 
 @dataclass(frozen=True)
 class UnusedParameters:
-    """Of so many backward passes of all ranks, `with_some` had parameters that the rank did not use."""
+    """Of so many backward passes of all ranks, `with_some` had parameters that the rank did not use. Torch looks at
+    what was used in the pass that communicates or in one before, where gradients were added up in them:
+    `behind_others` passes came behind such, and one alone may have left some unused."""
 
     ranks: int
     passes: int
     with_some: int
+    behind_others: int = 0
+
+
+# Each pass that communicates has a look.
+_BEHIND_OTHERS = f"""
+    SELECT count(*) FILTER (has_look AND NOT before) AS behind FROM (
+        SELECT process, start_ns, has_look, lag(has_look) OVER (PARTITION BY process ORDER BY start_ns) AS before
+        FROM (
+            SELECT pass.process, pass.start_ns, bool_or(met.process IS NOT NULL) AS has_look
+            FROM ({PASSES.format(ranks="SELECT process FROM processes WHERE rank >= 0")}) AS pass LEFT JOIN (
+                SELECT process, ready_ns FROM collectives WHERE op IN ($1, $2, $3)
+            ) AS met
+            ON met.process = pass.process AND ready_ns >= pass.start_ns
+            AND ready_ns < pass.start_ns + pass.duration_ns
+            GROUP BY pass.process, pass.start_ns
+        )
+    )
+"""
 
 
 def unused_parameters(run: Run) -> UnusedParameters | None:
@@ -24,4 +45,5 @@ def unused_parameters(run: Run) -> UnusedParameters | None:
     ).iloc[0]
     if not rows["passes"] or rows["unknown"]:
         return None
-    return UnusedParameters(int(rows["ranks"]), int(rows["passes"]), int(rows["some"]))
+    behind = run.sql(_BEHIND_OTHERS, [SOME_UNUSED, USED, ALL_USED])["behind"].iloc[0]
+    return UnusedParameters(int(rows["ranks"]), int(rows["passes"]), int(rows["some"]), int(behind))

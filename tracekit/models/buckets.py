@@ -24,6 +24,7 @@ from tracekit.models.ddp_replay import (
     buckets_of,
     replay_pass,
 )
+from tracekit.run.manifest import Wrapped
 from tracekit.settings.exploration import CAPS_MB
 
 Floats = NDArray[np.float64]
@@ -57,9 +58,14 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     """The time per step for every cap, that of the run first; or why that cannot be told."""
     sizes = np.array(seen.model.sizes[::-1], dtype=np.int64)
     own_cap = seen.model.bucket_cap_mb
-    own = _own_buckets(seen, sizes)
+    own = _own_buckets(seen)
     if own is None:
         return "its buckets are not those that its parameters make in their order"
+    if not seen.in_order and (seen.in_order is not None or own[-1] == 0):
+        return (
+            "its gradients do not come in the reverse of the order in which the model has its parameters, or that was"
+            " not seen; `tracekit record --explore buckets` measures what other buckets take"
+        )
     gradients = _gradients(seen, sizes, own)
     likely, missed = _likely_networks(seen, gradients, own)
     if missed > MODEL_ERROR:
@@ -80,7 +86,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
 
     others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
     for cap_mb in CAPS_MB:
-        buckets = buckets_of(sizes.tolist(), cap_mb * MIB)
+        buckets = _filled(seen.model, cap_mb * MIB)
         if cap_mb != own_cap:  # torch's default is another one, and has its name
             others[buckets.tobytes()] = cap_mb, buckets
         if buckets[-1] == 0:
@@ -88,7 +94,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     others.pop(own.tobytes(), None)
     grid = [forecast(own_cap, own), *(forecast(*other) for other in others.values())]
     computed = gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
-    ideal = seen.step - passes * max(seen.took_last - computed, 0.0)
+    ideal = seen.step - passes * max(seen.took - computed, 0.0)
     return BucketSummary(
         cap_mb=own_cap,
         ranks=seen.world,
@@ -100,13 +106,22 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     )
 
 
-def _own_buckets(seen: GradientPasses, sizes: NDArray[np.int64]) -> NDArray[np.intp] | None:
+def _filled(model: Wrapped, cap_bytes: float, first_bytes: float | None = None) -> NDArray[np.intp]:
+    """The bucket of each gradient, as they come. Torch fills them as they come, too; but one that looks for unused
+    parameters fills them from the other end, and never again."""
+    if not model.find_unused_parameters or model.static_graph:
+        return buckets_of(model.sizes[::-1], cap_bytes, first_bytes)
+    buckets = buckets_of(model.sizes, cap_bytes, first_bytes)
+    return np.asarray((buckets.max(initial=0) - buckets)[::-1])
+
+
+def _own_buckets(seen: GradientPasses) -> NDArray[np.intp] | None:
     """The bucket of each gradient in the run; None where no rule that is known makes such buckets."""
     cap = seen.model.bucket_cap_mb
     firsts = [None, FIRST_BUCKET] if cap == DEFAULT_CAP_MB else [None]
     for first in firsts:
-        buckets = buckets_of(sizes.tolist(), cap * MIB, first)
-        filled = np.bincount(buckets, weights=sizes).astype(np.int64)
+        buckets = _filled(seen.model, cap * MIB, first)
+        filled = np.bincount(buckets, weights=seen.model.sizes[::-1]).astype(np.int64)
         if np.array_equal(filled, seen.sizes):
             return buckets
     return None

@@ -14,6 +14,8 @@ from tracekit.advice.unused_parameters import SETTING as LOOK
 from tracekit.advice.unused_parameters import needless_look
 from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
 from tracekit.analysis.words import shell_line
+from tracekit.models.ddp_replay import MIB
+from tracekit.run.manifest import Wrapped
 from tracekit.settings.exploration import BUCKET_CAP
 from tracekit.study.result import Study
 from tracekit.study.rounds import Pair, Rounds, fastest
@@ -24,6 +26,12 @@ from tracekit.study.verify import BASELINE
 VIEW = "ddp.gradient_as_bucket_view"
 # Each takes a whole run in every round.
 _MOST_CAPS = 3
+_USUAL_CAPS_MB = (4.0, 25.0, 100.0)
+# Beside the numbers: what a program has to know before it sets it for good.
+_CAVEATS = {
+    VIEW: "gradients are then a part of their bucket: a program that keeps them beyond zero_grad finds others there",
+    LOOK: "a pass that does leave parameters unused, later on or with other data, ends the program with an error",
+}
 
 
 def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[str], None]) -> Study:
@@ -45,7 +53,7 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
             buckets, advice_of_caps = explored.buckets, explored.advice
         else:
             say(explored.advice)
-    tried = candidates(buckets) if buckets else {}
+    tried = candidates(buckets) if buckets else usual_caps(run.manifest.ddp)
     if run.manifest.ddp and not run.manifest.ddp[0].gradient_as_bucket_view:
         tried |= {"gradients in buckets": {VIEW: True}}
     if needless_look(report):
@@ -76,6 +84,20 @@ def candidates(summary: BucketSummary) -> dict[str, dict[str, Any]]:
     return {f"{each.cap_mb:g} MiB": {BUCKET_CAP: each.cap_mb} for each in possible[:_MOST_CAPS]}
 
 
+def usual_caps(models: list[Wrapped]) -> dict[str, dict[str, Any]]:
+    """Of a model of whose buckets nothing is told, as on GPUs: small ones, larger ones than torch's, and large ones, as
+    far as they differ from each other and from its own."""
+    if not models:
+        return {}
+    own = models[0]
+    made = {own.bucket_cap_mb: max(own.bytes / MIB / own.bucket_cap_mb, 1.0)} if own.bucket_cap_mb > 0 else {}
+    for cap_mb in _USUAL_CAPS_MB:
+        count = max(own.bytes / MIB / cap_mb, 1.0)  # of buckets, about
+        if cap_mb not in made and count not in made.values():
+            made[cap_mb] = count
+    return {f"{cap_mb:g} MiB": {BUCKET_CAP: cap_mb} for cap_mb in made if cap_mb != own.bucket_cap_mb}
+
+
 def _conclude(
     comparisons: list[Comparison],
     tried: dict[str, dict[str, Any]],
@@ -97,8 +119,8 @@ def _conclude(
             recommended=value,
             gain=best.gain,
             basis="measured",
-            effect=effect_on(summary.ranks if summary is not None else 0, has_hook),
-            why=why,
+            effect="numerics" if name == VIEW else effect_on(summary.ranks if summary is not None else 0, has_hook),
+            why="; ".join([why, *([_CAVEATS[name]] if name in _CAVEATS else [])]),
             apply=shell_line(["tracekit", "apply", *apply]),
         )
         for name, value in tried[best.b].items()
