@@ -86,7 +86,7 @@ def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_wi
     recorded = run(*TRACEKIT, "record", "-q", "-o", str(folder), "--", *words)
     report = analyze(open_run(folder))
     (found,) = [each for each in report.findings if each.id == "ddp.unused_parameters"]
-    assert found.evidence == {"ranks": 2, "passes": 2 * 60, "with_some": 0}
+    assert found.evidence == {"ranks": 2, "passes": 2 * 60, "with_some": 0, "behind_others": 0}
     assert "ddp.find_unused_parameters" in report.advice
     assert "ddp.find_unused_parameters" not in [each.name for each in report.settings]
     settings.write_text("[ddp]\nfind_unused_parameters = false\n")
