@@ -85,7 +85,14 @@ class Collectives:
         """See what is done by now of what goes on beside the program; where that is all of it, the rank is in none."""
         self._in_flight.look(have_buckets, after_error)
         if self.entered is not None and self.entered.goes_on and self._in_flight.is_over:
-            self.entered.end()
+            self._come_out(self.entered)
+
+    def _come_out(self, entered: Entered) -> None:
+        """This thread is in no communication any more; another one may be."""
+        if others := list(self._open.values()):
+            entered.begin(*others[0])
+        else:
+            entered.end()
 
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
@@ -277,14 +284,12 @@ class Collectives:
             self._in_flight.note(sent, end, NOT_SEEN if sent.on_device or is_put_off else 0)
         self._in_flight.look()
         self._open.pop(get_ident(), None)
-        if self.entered is not None and (others := list(self._open.values())):
-            self.entered.begin(*others[0])  # another thread is in that one
-        elif self.entered is not None:
+        if self.entered is not None:
             if is_over and self._in_flight.is_over:
-                self.entered.end()
+                self._come_out(self.entered)
             elif is_over and (other := self._in_flight.oldest) is not None and other is not sent:
                 self.entered.begin(other.op, other.group_and_dtype, other.sequence)  # which it has come to before
-            self.entered.left(goes_on=is_over)
+            self.entered.left(goes_on=is_over and not self._open)
         agent.governor.spent_ns += clock() - end
         self._write_many()
 

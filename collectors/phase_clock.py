@@ -87,7 +87,7 @@ class PhaseClock:
     def _is_here(self, phase: str) -> bool:
         """Whether the loop turns out to run on this thread: a program may become a rank on another one than that of its
         first optimizer step."""
-        if self._has_loop or phase != OPTIMIZER:
+        if self._has_loop or phase != OPTIMIZER or BACKWARD in self._open:  # in a backward pass, on a thread of torch's
             return False
         self.stop()
         self._thread, self._schedstat = get_ident(), _schedstat_of_this_thread()

@@ -5,6 +5,7 @@ from pathlib import Path
 from recording import TORCHRUN, plain, record
 
 from tracekit.analysis.report import analyze
+from tracekit.analysis.unused_parameters import unused_parameters
 
 PROGRAM = """
 import hashlib, os
@@ -103,7 +104,7 @@ def test_who_waits_for_a_functional_collective_is_not_late(tmp_path: Path) -> No
     waits = done.run.sql("SELECT rank FROM collectives JOIN processes USING (process) WHERE op = 'wait'")["rank"]
     assert (waits == 0).sum() >= 60
     named = {(each.rank, each.phase) for group in analyze(done.run).ranks for each in group.delays}
-    assert named <= {(1, "forward")}
+    assert named == {(1, "forward")}
 
 
 UNEVEN = """
@@ -142,3 +143,5 @@ def test_ranks_of_uneven_inputs_go_on_with_the_same_numbers(tmp_path: Path) -> N
         " WHERE \"group\" = 'world' AND sequence >= 0 GROUP BY sequence ORDER BY sequence DESC LIMIT 20"
     )
     assert (found["ranks"] == 2).all() and (found["kinds"] == 1).all()
+    looks = unused_parameters(done.run)
+    assert looks is not None and (looks.ranks, looks.passes, looks.with_some) == (2, 2 * 10 + 2 * 10 + 6, 0)

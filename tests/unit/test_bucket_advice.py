@@ -212,9 +212,10 @@ def test_what_a_program_has_to_know_of_a_setting_is_said() -> None:
         (VIEW, True, "numerics", "zero_grad"),
         (LOOK, False, "identical", "an error"),
     ):
-        summary = BucketSummary(25.0, 2, 100, MIB, 5.0, 0.0, [])
-        (told,) = _conclude([faster, faster], {"tried": {setting: value}}, summary, False, []).settings
-        assert told.effect == effect and words in told.why
+        (told,) = _conclude([faster, faster], {"tried": {setting: value}}, 25.0, "identical", []).settings
+        assert told.effect == effect and words in told.why and told.current is not value
+    (told,) = _conclude([faster, faster], {"tried": {"ddp.bucket_cap_mb": 4.0}}, 25.0, "identical", []).settings
+    assert (told.current, told.recommended, told.effect) == (25.0, 4.0, "identical")
 
 
 def test_only_two_ranks_are_sure_of_the_same_bits() -> None:

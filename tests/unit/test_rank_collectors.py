@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tracekit.collectors import in_flight, phase_clock
+from tracekit.collectors.collectives import Collectives
 from tracekit.collectors.in_flight import NOT_SEEN, InFlight, Sent
 from tracekit.collectors.phase_clock import BACKWARD, COMMUNICATION, FORWARD, NOT_KNOWN, OPTIMIZER, OTHER, PhaseClock
 from tracekit.record.wire import ASYNC_CALL, Kind
@@ -107,6 +108,18 @@ def test_the_loop_is_where_the_first_optimizer_step_is(agent: Any) -> None:
     clock.leave(FORWARD)
     clock.enter(OPTIMIZER)
     assert agent.phases() == [COMMUNICATION, OTHER, OPTIMIZER, OTHER, FORWARD, OTHER]
+    clock.stop()
+
+
+def test_an_optimizer_within_a_backward_pass_does_not_take_the_loop_to_its_thread(agent: Any) -> None:
+    """GIVEN optimizers that step as gradients come, on a thread of the engine's THEN the loop stays where it was."""
+    clock = PhaseClock(agent)
+    clock.enter(BACKWARD)
+    thread = Thread(target=lambda: clock.enter(OPTIMIZER))
+    thread.start()
+    thread.join()
+    clock.leave(BACKWARD)
+    assert agent.phases() == [BACKWARD, OTHER]
     clock.stop()
 
 
@@ -277,3 +290,19 @@ def test_a_program_that_never_waits_fills_no_memory(agent: Any, monkeypatch: pyt
     works.forget()
     works.give_up()
     assert len(agent.noted) == 2
+
+
+def test_what_another_thread_is_in_is_told_behind_all_that_this_one_does(agent: Any) -> None:
+    """GIVEN a thread that never comes out of a collective THEN the rank is in that one where this thread is in none, and
+    in none when that has come out of it."""
+    told: list[object] = []
+    collectives: Any = Collectives()
+    collectives._in_flight = InFlight(agent)
+    collectives.entered = SimpleNamespace(
+        goes_on=True, begin=lambda *what: told.append(what), end=lambda: told.append(0)
+    )
+    collectives._open[1] = (7, 8, 9)
+    collectives.look()
+    collectives._open.clear()
+    collectives.look()
+    assert told == [(7, 8, 9), 0]

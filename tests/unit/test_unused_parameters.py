@@ -12,12 +12,14 @@ from tracekit.run.reader import Run, open_run
 
 
 def looked(path: Path, *ops: str, asked: bool = True, static: bool = False) -> Run:
-    """A run of two ranks, each with these passes; "" is one that does not communicate."""
+    """A run of two ranks, each with these passes; "" is one that does not communicate, "grad" one that only asks for
+    gradients."""
     tapes = [Tape(process=rank, role=f"rank {rank}", rank=rank) for rank in range(2)]
     for tape in tapes:
         for number, op in enumerate(ops):
-            tape.add("spans", number * MS, (number + 1) * MS, kind="phase", name="backward")
-            if op:
+            is_grad = op == "grad"
+            tape.add("spans", number * MS, (number + 1) * MS, kind="phase", name="backward", layer=int(is_grad))
+            if op and not is_grad:
                 tape.met(number * MS, number * MS, (number + 1) * MS, number, op=op, is_async=True)
     models = [Wrapped(find_unused_parameters=asked, static_graph=static)]
     return open_run(make_run(path / "run", tapes, manifest=make_manifest(ddp=models)))
@@ -34,7 +36,7 @@ def test_passes_of_all_ranks_count(tmp_path: Path) -> None:
 
 
 def test_a_look_that_found_nothing_may_be_done_without(tmp_path: Path) -> None:
-    run = looked(tmp_path, ALL_USED, ALL_USED)
+    run = looked(tmp_path, "grad", ALL_USED, "grad", ALL_USED)
     assert found(run) == [{"ranks": 2, "passes": 4, "with_some": 0, "behind_others": 0}]
     assert "ddp.find_unused_parameters = false" in analyze(run).advice
 

@@ -30,9 +30,9 @@ def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
     title = (
         f"DistributedDataParallel {looked}, and {found.with_some} had some: find_unused_parameters is needed"
         if found.with_some
-        else f"DistributedDataParallel {looked}, and found none; but {found.behind_others} came behind others whose"
-        " gradients were added up: whether one alone leaves some unused is not known, and find_unused_parameters may be"
-        " needed"
+        else f"DistributedDataParallel {looked}, and found none; but {found.behind_others} came behind other backward"
+        " passes. Where gradients of the model are added up in these, one alone may leave some unused, and"
+        " find_unused_parameters may be needed"
         if found.behind_others
         else f"DistributedDataParallel {looked}, and found none: without find_unused_parameters each would save a way"
         " through the graph and a collective; one that does leave some unused would then end the program with an error"

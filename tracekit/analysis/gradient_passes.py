@@ -23,14 +23,15 @@ _FIRST_PASSES = 2
 _FEWEST_PASSES = 5
 
 
-# Of the `ranks` of one job. A pass inside another one, as of what was checkpointed, is a part of that.
+# Of the `ranks` of one job, those that accumulate gradients. A pass inside another one, as of what was checkpointed, is
+# a part of that.
 PASSES = """
     SELECT process, start_ns, duration_ns, row_number() OVER (PARTITION BY process ORDER BY start_ns) AS number
     FROM (
         SELECT process, start_ns, duration_ns, max(start_ns + duration_ns) OVER (
             PARTITION BY process ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS before_ns
-        FROM spans WHERE kind = 'phase' AND name = 'backward' AND process IN ({ranks})
+        FROM spans WHERE kind = 'phase' AND name = 'backward' AND coalesce(layer, 0) < 1 AND process IN ({ranks})
     ) WHERE before_ns IS NULL OR start_ns >= before_ns
 """
 _BUCKETS = f"""

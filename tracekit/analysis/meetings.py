@@ -158,7 +158,8 @@ def find_ways(run: Run, who: Person) -> list[Way]:
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
     names = ("sequence", "entered_ns", "waits_ns", "left_ns")
     sequence, came, waits, went = (rows[name].to_numpy(np.int64) for name in names)
-    entering, waiting, leaving = (path.until(moments) for moments in (came, waits, went))
+    entering, leaving = path.until(came), path.until(went)
+    waiting = entering if np.array_equal(came, waits) else path.until(waits)
     of_makers = awaited.until(came), awaited.until(went)
     return Way(who, group, sequence, came, waits, went, entering, waiting, leaving, *of_makers)
 
@@ -205,7 +206,10 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     entered, left = np.zeros((2, len(members), len(common)), dtype=np.int64)
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
     kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
-    held, beside, besides = np.zeros_like(entered), np.zeros_like(entered), np.zeros((*entered.shape, len(PHASES) + 1))
+    held, beside = np.zeros_like(entered), np.zeros_like(entered)
+    besides = np.broadcast_to(0.0, (*entered.shape, len(PHASES) + 1))  # of one number, where nobody does anything
+    if any(way.done_waiting is not way.done_entering for way in members):
+        besides = besides.copy()
     seen = np.arange(len(common)) > 0
     for at, way in enumerate(members):
         places = np.searchsorted(way.sequence, common)
@@ -213,7 +217,8 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         went_on = way.done_waiting[places] - way.done_entering[places]
         went_on[way.waits[places] == way.entered[places]] = 0.0
         beside[at] = way.waits[places] - way.entered[places] - np.nan_to_num(went_on[:, _ELSEWHERE, 0]).round()
-        besides[at, :, :-1], besides[at, :, -1] = went_on[:, : len(PHASES), 0], went_on[:, _KEPT, 0]
+        if besides.flags.writeable:
+            besides[at, :, :-1], besides[at, :, -1] = went_on[:, : len(PHASES), 0], went_on[:, _KEPT, 0]
         took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
         held[at, 1:] = np.nan_to_num(took[:, _ELSEWHERE, 0]).round()
         took += went_on[:-1]

@@ -19,18 +19,19 @@ class UnusedParameters:
     behind_others: int = 0
 
 
+# A rank without inputs sends to the looks of others (Join), and waits for them; it looks at nothing.
+_LOOKS = "SELECT process, op, ready_ns FROM collectives WHERE op IN ($1, $2, $3) AND is_async"
 # Each pass that communicates has a look.
 _BEHIND_OTHERS = f"""
+    WITH passes AS ({PASSES.format(ranks="SELECT process FROM processes WHERE rank >= 0")}), looked AS (
+        SELECT DISTINCT met.process, number FROM ({_LOOKS}) AS met ASOF JOIN passes
+        ON passes.process = met.process AND met.ready_ns >= passes.start_ns
+        WHERE met.ready_ns < passes.start_ns + duration_ns
+    )
     SELECT count(*) FILTER (has_look AND NOT before) AS behind FROM (
-        SELECT process, start_ns, has_look, lag(has_look) OVER (PARTITION BY process ORDER BY start_ns) AS before
-        FROM (
-            SELECT pass.process, pass.start_ns, bool_or(met.process IS NOT NULL) AS has_look
-            FROM ({PASSES.format(ranks="SELECT process FROM processes WHERE rank >= 0")}) AS pass LEFT JOIN (
-                SELECT process, ready_ns FROM collectives WHERE op IN ($1, $2, $3)
-            ) AS met
-            ON met.process = pass.process AND ready_ns >= pass.start_ns
-            AND ready_ns < pass.start_ns + pass.duration_ns
-            GROUP BY pass.process, pass.start_ns
+        SELECT has_look, lag(has_look) OVER (PARTITION BY process ORDER BY number) AS before FROM (
+            SELECT passes.process, passes.number, looked.process IS NOT NULL AS has_look FROM passes LEFT JOIN looked
+            ON looked.process = passes.process AND looked.number = passes.number
         )
     )
 """
@@ -40,7 +41,7 @@ def unused_parameters(run: Run) -> UnusedParameters | None:
     """None where nobody looked for them, or what was found of some pass is not known, as on devices."""
     rows = run.sql(
         "SELECT count(DISTINCT process) AS ranks, count(*) AS passes, count(*) FILTER (op = $1) AS some,"
-        " count(*) FILTER (op = $2) AS unknown FROM collectives WHERE op IN ($1, $2, $3)",
+        f" count(*) FILTER (op = $2) AS unknown FROM ({_LOOKS})",
         [SOME_UNUSED, USED, ALL_USED],
     ).iloc[0]
     if not rows["passes"] or rows["unknown"]:

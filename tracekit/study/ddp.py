@@ -5,13 +5,14 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tracekit.advice import analyze
 from tracekit.advice.buckets import effect_on
 from tracekit.advice.entries import entries_of
 from tracekit.advice.unused_parameters import SETTING as LOOK
 from tracekit.advice.unused_parameters import needless_look
+from tracekit.analysis.gradient_passes import ranks_of, world_of
 from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
 from tracekit.analysis.words import shell_line
 from tracekit.models.ddp_replay import MIB
@@ -70,7 +71,9 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
         rounds.stopped = f"there is nothing to compare: {advice_of_caps}"
     has_hook = any(each.hook for each in run.manifest.ddp)
     apply = [str(folder / "settings.toml"), "--", *command]
-    advice = _conclude(rounds.comparisons(), tried, buckets, has_hook, apply)
+    own_cap = run.manifest.ddp[0].bucket_cap_mb if run.manifest.ddp else 0.0
+    ranks = world_of(ranks_of(run, report.steps.process))
+    advice = _conclude(rounds.comparisons(), tried, own_cap, effect_on(ranks, has_hook), apply)
     return rounds.save(
         "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
     )
@@ -101,8 +104,8 @@ def usual_caps(models: list[Wrapped]) -> dict[str, dict[str, Any]]:
 def _conclude(
     comparisons: list[Comparison],
     tried: dict[str, dict[str, Any]],
-    summary: BucketSummary | None,
-    has_hook: bool,
+    own_cap: float,
+    effect: Literal["identical", "numerics"],
     apply: list[str],
 ) -> Advice:
     """The fastest of what was tried, where it was faster than nothing set."""
@@ -115,11 +118,11 @@ def _conclude(
     settings = [
         Setting(
             name=name,
-            current=summary.cap_mb if summary is not None and name == BUCKET_CAP else not value,
+            current=own_cap if name == BUCKET_CAP else not value,
             recommended=value,
             gain=best.gain,
             basis="measured",
-            effect="numerics" if name == VIEW else effect_on(summary.ranks if summary is not None else 0, has_hook),
+            effect="numerics" if name == VIEW else effect,
             why="; ".join([why, *([_CAVEATS[name]] if name in _CAVEATS else [])]),
             apply=shell_line(["tracekit", "apply", *apply]),
         )
