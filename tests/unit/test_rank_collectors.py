@@ -293,8 +293,8 @@ def test_a_program_that_never_waits_fills_no_memory(agent: Any, monkeypatch: pyt
 
 
 def test_what_another_thread_is_in_is_told_behind_all_that_this_one_does(agent: Any) -> None:
-    """GIVEN a thread that never comes out of a collective THEN the rank is in that one where this thread is in none, and
-    in none when that has come out of it."""
+    """GIVEN a thread that never comes out of a collective THEN the rank is in that one where this thread is in none,
+    and in none when that has come out of it."""
     told: list[object] = []
     collectives: Any = Collectives()
     collectives._in_flight = InFlight(agent)
