@@ -5,7 +5,8 @@ from typing import Literal
 from tracekit.advice.unused_parameters import SETTING as SETTING_OF_LOOK
 from tracekit.advice.unused_parameters import found_unused, needless_look
 from tracekit.analysis.explored_caps import ExploredCaps, explored_caps
-from tracekit.analysis.gradient_passes import gradient_passes, ranks_of, world_of
+from tracekit.analysis.gradient_passes import gradient_passes
+from tracekit.analysis.people import ranks_of, world_of
 from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import shell_line
@@ -44,8 +45,9 @@ def _of_caps(run: Run, report: Report) -> Advice:
         found = seen if isinstance(seen, str) else bucket_forecasts(seen)
         found = found if isinstance(found, str) else _behind(found, _awaited_ms(report))
     if isinstance(found, str):
-        ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), found)
-        return Advice([], f"Nothing is told of gradient buckets: {ended}.")
+        ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), "")
+        why = ended or (found if tried else f"{found}; `{_measured_by(run)}` measures what others take")
+        return Advice([], f"Nothing is told of gradient buckets: {why}.")
     report.buckets = found
     now, best = found.forecasts[0], best_cap(found)
     gain = gain_over(now, best)
@@ -53,10 +55,7 @@ def _of_caps(run: Run, report: Report) -> Advice:
         seen = "expected to be" if found.rounds is None else "measured to be"
         return Advice([], f"No other cap than {now.cap_mb:g} MiB is {seen} faster for the gradient buckets.")
     if gain.low <= 0:
-        model = run.manifest.ddp[0]
-        is_explored = not (model.static_graph or model.gradient_as_bucket_view)
-        how = "tracekit record --explore buckets" if is_explored else "tracekit study ddp"
-        longer = "a longer run tells more" if found.rounds else f"`{how}` measures it"
+        longer = "a longer run tells more" if found.rounds else f"`{_measured_by(run)}` measures it"
         instead = ", as it may wait for batches instead" if not found.rounds and _awaited_ms(report) > 0 else ""
         return Advice(
             [],
@@ -75,6 +74,13 @@ def _of_caps(run: Run, report: Report) -> Advice:
     )
     seen = "predicted" if found.rounds is None else "measured"
     return Advice([setting], f"Other gradient buckets are {seen} to save {gain.expected:.0%} of a step.")
+
+
+def _measured_by(run: Run) -> str:
+    """The command that measures other buckets: one run that tries them in turn, where that can be, or whole runs."""
+    model = run.manifest.ddp[0]
+    is_whole = model.static_graph or model.gradient_as_bucket_view or model.hook or run.manifest.may_use_gpu
+    return "tracekit study ddp" if is_whole or len(run.manifest.ddp) > 1 else "tracekit record --explore buckets"
 
 
 def _awaited_ms(report: Report) -> float:

@@ -1,7 +1,6 @@
 """The backward passes of data-parallel ranks: what was computed in them, and when their gradient buckets came and
 went."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import union
-from tracekit.analysis.people import Person, find_people, jobs_of
+from tracekit.analysis.people import ranks_of, world_of
 from tracekit.analysis.steps import Steps
 from tracekit.run.manifest import Manifest, Wrapped
 from tracekit.run.reader import Run
@@ -43,6 +42,7 @@ _BUCKETS = f"""
     ON pass.process = met.process AND met.ready_ns >= pass.start_ns
     WHERE ready_ns <= pass.start_ns + pass.duration_ns
 """
+_WITH_BUCKETS = f"SELECT DISTINCT process, number FROM ({_BUCKETS}) WHERE number > {_FIRST_PASSES}"
 # Of each pass, by the number of its last bucket, the rank that waits for nobody: all have it back at the same time, and
 # there it was under way for the shortest. That needs no clocks that agree. `seen` ranks have a record of the pass.
 _OF_THE_LAST = f"""
@@ -104,19 +104,6 @@ class GradientPasses:
     spread: float
 
 
-def ranks_of(run: Run, process: int | None) -> list[Person]:
-    """The ranks of the job that a process is one of, as far as they were seen."""
-    people = find_people(run)
-    jobs = jobs_of(people)
-    own = jobs.get(-1 if process is None else process)
-    return [who for who in people if own is not None and jobs.get(who.process) == own]
-
-
-def world_of(ranks: Sequence[Person]) -> int:
-    """How many ranks there are of a job of which some were seen."""
-    return max([len(ranks), *(who.world for who in ranks)])
-
-
 def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     """Those of the only model that is wrapped; or why nothing can be told of them."""
     models = run.manifest.ddp
@@ -134,7 +121,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     ranks = ", ".join(str(who.process) for who in job)
     buckets = run.sql(_OF_THE_LAST.format(ranks=ranks))
     if buckets.empty:
-        return _why_none(run.sql(_BUCKETS.format(ranks=ranks)))
+        return _why_none(run.sql(f"{_BUCKETS.format(ranks=ranks)} LIMIT 1"))
     if (buckets["meeting"] < 0).any():
         return "which buckets of its ranks belong together is not known"
     buckets, world = buckets[buckets["seen"] == buckets["seen"].max()], world_of(job)
@@ -189,8 +176,8 @@ def _crowded(manifest: Manifest, ranks: int) -> str:
     if threads < 2 or manifest.cpu.usable / ranks >= threads + 1:
         return ""
     return (
-        f"each operator has {threads} threads, which share the CPUs with what sends them: how long they then wait for"
-        " each other no run tells; `tracekit record --explore buckets` measures it"
+        f"each operator has {threads} threads, which share the CPUs with what sends them, and how long they then wait"
+        " for each other no run tells"
     )
 
 
@@ -208,8 +195,7 @@ def _cpu_per_byte(here: Run, ranks: str, sent: float) -> float:
     apart from that of operators."""
     if not _has_one_thread(here):
         return float("nan")
-    passes, buckets = (here.sql(query.format(ranks=ranks)) for query in (PASSES, _BUCKETS))
-    with_buckets = buckets.loc[buckets["number"] > _FIRST_PASSES, ["process", "number"]].drop_duplicates()
+    passes, with_buckets = (here.sql(query.format(ranks=ranks)) for query in (PASSES, _WITH_BUCKETS))
     return _cpu_beside(here, passes, with_buckets) / sent
 
 

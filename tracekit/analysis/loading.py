@@ -17,6 +17,7 @@ from tracekit.analysis.handover import handover
 from tracekit.analysis.intervals import union
 from tracekit.analysis.loading_cpus import Crowding, computed_by_others, consumer_cpus_of, share_of_cpu
 from tracekit.analysis.operators import windows
+from tracekit.analysis.people import ranks_of
 from tracekit.analysis.starting import boot_of, cold_of, cold_outside_of, connect_of, start_of, stop_of
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.teams import share_of_operators
@@ -351,14 +352,7 @@ def _ranks_beside(run: Run, process: int) -> int:
     each may have a supervisor of its own."""
     everybody, own = open_run(run.path), run.manifest
     beside = [each.host for each in everybody.manifests if _cpus_of(each) == _cpus_of(own)]
-    rows = everybody.sql(
-        "SELECT count(DISTINCT other.rank) AS ranks FROM processes AS own JOIN processes AS other"
-        " ON other.rank >= 0 AND list_contains($2, other.host)"
-        " AND other.attempt IS NOT DISTINCT FROM own.attempt AND other.world_size IS NOT DISTINCT FROM own.world_size"
-        " WHERE own.process = $1",
-        [process, beside],
-    )
-    return max(int(rows["ranks"].iloc[0]), 1)
+    return max(sum(who.host in beside for who in ranks_of(everybody, process)), 1)
 
 
 def _cpus_of(manifest: Manifest) -> tuple[str, list[int]]:

@@ -207,8 +207,8 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     own, blocked = np.full((2, *entered.shape, len(PHASES)), np.nan)
     kept, awaited = np.full(entered.shape, np.nan), np.zeros((*entered.shape, len(MAKERS)))
     held, beside = np.zeros_like(entered), np.zeros_like(entered)
-    besides = np.broadcast_to(0.0, (*entered.shape, len(PHASES) + 1))  # of one number, where nobody does anything
-    if any(way.done_waiting is not way.done_entering for way in members):
+    besides = np.broadcast_to(0.0, (*entered.shape, len(PHASES) + 1))  # one number, where nobody does anything
+    if goes_on := any((way.waits != way.entered).any() for way in members):
         besides = besides.copy()
     seen = np.arange(len(common)) > 0
     for at, way in enumerate(members):
@@ -217,7 +217,7 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         went_on = way.done_waiting[places] - way.done_entering[places]
         went_on[way.waits[places] == way.entered[places]] = 0.0
         beside[at] = way.waits[places] - way.entered[places] - np.nan_to_num(went_on[:, _ELSEWHERE, 0]).round()
-        if besides.flags.writeable:
+        if goes_on:
             besides[at, :, :-1], besides[at, :, -1] = went_on[:, : len(PHASES), 0], went_on[:, _KEPT, 0]
         took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
         held[at, 1:] = np.nan_to_num(took[:, _ELSEWHERE, 0]).round()

@@ -71,6 +71,19 @@ def jobs_of(people: Sequence[Person]) -> dict[int, tuple[int, int, int]]:
     return found
 
 
+def ranks_of(run: Run, process: int | None) -> list[Person]:
+    """The ranks of the job that a process is one of, as far as they were seen."""
+    people = find_people(run)
+    jobs = jobs_of(people)
+    own = jobs.get(-1 if process is None else process)
+    return [who for who in people if own is not None and jobs.get(who.process) == own]
+
+
+def world_of(ranks: Sequence[Person]) -> int:
+    """How many ranks there are of a job of which some were seen."""
+    return max([len(ranks), *(who.world for who in ranks)])
+
+
 def _in_one_attempt(people: list[Person]) -> list[Person]:
     """The same, where all that were started together are of the same attempt. An agent of torchrun counts only the
     failures of its own workers: those of other nodes are started again with the attempt that they had."""

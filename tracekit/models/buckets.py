@@ -61,11 +61,10 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     own = _own_buckets(seen)
     if own is None:
         return "its buckets are not those that its parameters make in their order"
-    if not seen.in_order and (seen.in_order is not None or own[-1] == 0):
-        return (
-            "its gradients do not come in the reverse of the order in which the model has its parameters, or that was"
-            " not seen; `tracekit record --explore buckets` measures what other buckets take"
-        )
+    if seen.in_order is False:
+        return "its gradients do not come in the reverse of the order in which the model has its parameters"
+    if seen.in_order is None and own[-1] == 0:  # several tell it by what is in them
+        return "in which order its gradients come was not seen"
     gradients = _gradients(seen, sizes, own)
     likely, missed = _likely_networks(seen, gradients, own)
     if missed > MODEL_ERROR:

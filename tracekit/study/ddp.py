@@ -12,7 +12,7 @@ from tracekit.advice.buckets import effect_on
 from tracekit.advice.entries import entries_of
 from tracekit.advice.unused_parameters import SETTING as LOOK
 from tracekit.advice.unused_parameters import needless_look
-from tracekit.analysis.gradient_passes import ranks_of, world_of
+from tracekit.analysis.people import ranks_of, world_of
 from tracekit.analysis.report_schema import Advice, BucketSummary, Setting
 from tracekit.analysis.words import shell_line
 from tracekit.models.ddp_replay import MIB
