@@ -13,7 +13,7 @@ PHASE_COLORS = {
 }
 
 # What a rank was late by.
-LATE_COLORS = PHASE_COLORS | {"loading": PHASE_COLORS["loading wait"], "GC": "#8a6d3b"}
+LATE_COLORS = PHASE_COLORS | {"loading": PHASE_COLORS["loading wait"], "GC": "#8a6d3b", "noise": "#59636f"}
 
 # Of loading: what is known of those who made the batches, and the rest.
 LOADING_COLORS = {

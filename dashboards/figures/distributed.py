@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from tracekit.analysis.delays import NOISE
 from tracekit.analysis.meetings import Meetings
 from tracekit.analysis.report_schema import BucketSummary
 from tracekit.dashboards.figures import text
@@ -70,6 +71,8 @@ def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last:
 
 
 def _waiting(phase: str) -> str:
+    if phase == NOISE:
+        return "waiting, noise kept it from its CPU"
     return f"waiting, {phase} was late" if phase else _UNKNOWN
 
 

@@ -84,6 +84,8 @@ def _causes(report: Report) -> list[Component]:
 def _nobody(groups: Sequence[RankGroup]) -> Component:
     if groups and not any(group.followed for group in groups):
         return nothing("What the ranks did on their way to each other is not known, so nobody is named.")
+    if not any(group.is_told for group in groups):
+        return nothing("Too few steps were followed on all ranks to name anybody.")
     return nothing("No rank kept the others waiting in the usual step.")
 
 
@@ -92,15 +94,18 @@ def _in_words(group: RankGroup) -> str:
         f"Of their time the ranks waited {group.waited:.1%} for the last one to come (of that {group.kept:.0%} because"
         f" it was kept from its CPU), and {group.transfer:.1%} for the transfer."
     ]
+    if group.looked_at < 1:
+        words.append(f"{group.looked_at:.1%} of their meetings were looked at, in stretches over the whole run.")
     return " ".join([*words, *map(_of_clock, group.clocks)])
 
 
 def _of_clock(clock: ClockSummary) -> str:
     host = text.one_line(clock.host, 40)
     if clock.unsure_ms < 0:
-        return f"The clock of {host} jumped: no straight line fits, so who waited for whom is not to be trusted."
+        return f"The clock of {host} jumped: no line fits, so who waited for whom is not to be trusted."
+    unevenly = f", unevenly ({clock.pieces} pieces)" * (clock.pieces > 1)
     return (
-        f"The clock of {host} was {clock.offset_ms:.3f} ms ahead, {clock.drift_ppm:+.1f} ppm"
+        f"The clock of {host} was {clock.offset_ms:.3f} ms ahead, {clock.drift_ppm:+.1f} ppm{unevenly}"
         f" (+- {clock.unsure_ms:.3f} ms); times are corrected."
     )
 

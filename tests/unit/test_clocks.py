@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.meetings import PHASES, Meetings
@@ -72,6 +73,26 @@ def test_a_host_that_is_always_late_does_not_mislead(now_and_then: int) -> None:
     found, (clock,) = aligned(planted(truth, "b", 1_000_000_000, 50))
     assert np.abs(found.entered - truth.entered).max() <= 50_000
     assert clock.unsure_ns >= 0
+
+
+@pytest.mark.parametrize("slewed", [0.25, 0.4, 1.0])
+def test_a_clock_that_runs_unevenly_is_followed(slewed: float) -> None:
+    """GIVEN a clock that is set right at 500 ppm and less and less, for so much of the run, and then keeps to 20."""
+    truth = met(["a", "b"])
+    length = MEETINGS * STEP_NS
+
+    def ahead(times: NDArray[np.int64]) -> NDArray[np.int64]:
+        share = np.clip((times - BEGIN_NS) / length, 0, slewed) / slewed
+        return np.round(500e-6 * length * slewed * (share - share**2 / 2) + 20e-6 * (times - BEGIN_NS)).astype(np.int64)
+
+    entered, left = truth.entered.copy(), truth.left.copy()
+    entered[1] += ahead(entered[1])
+    left[1] += ahead(left[1])
+    found, (clock,) = aligned(replace(truth, entered=entered, left=left))
+    assert len(clock.at_ns) > 2 and clock.unsure_ns > 0
+    assert np.abs(found.entered - truth.entered).max() <= min(2 * ONE_WAY_NS, clock.unsure_ns + 10)
+    assert clock.unsure_ns < 8 * ONE_WAY_NS
+    assert (found.left >= found.entered.max(axis=0)).all()
 
 
 def test_several_hosts_have_a_clock_each_and_one_host_none() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, both, delay, noise, ranks_run
 from synthetic import Tape, make_run, ns
 
-from tracekit.analysis.delays import _of_its_turn, find_delays
+from tracekit.analysis.delays import NOISE, _of_its_turn, causes, find_delays
 from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
-from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, find_meetings, find_ways, with_parts
+from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, _chosen, find_meetings, find_ways, with_parts
 from tracekit.analysis.meetings import meetings_of as meetings_of_all
 from tracekit.analysis.people import Person, _in_one_attempt, find_people, jobs_of
 from tracekit.analysis.report import analyze
@@ -144,11 +144,32 @@ def test_nobody_is_named_where_nobody_is_late(seed: int, tmp_path: Path) -> None
     assert waiting.delays == []
 
 
-def test_who_is_kept_from_its_cpu_is_not_named_and_that_is_told(tmp_path: Path) -> None:
-    run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), kept=delay("forward", 0.3 * STEP_MS, lambda step: 1))
+def test_who_is_kept_from_its_cpu_is_named_with_that(tmp_path: Path) -> None:
+    """GIVEN a rank that others keep from its CPU THEN no phase of it is named, but the noise, with its host."""
+    kept = delay("forward", 0.3 * STEP_MS, lambda step: 1)
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), kept=both(kept, noise(0.0001)), hosts=2)
     waiting = find_delays(meetings_of(run), STEP_NS)
-    assert waiting.delays == []
-    assert waiting.kept_share > 0.9
+    assert [(each.rank, each.phase, each.by, each.always) for each in waiting.delays] == [(1, NOISE, "kept", True)]
+    assert waiting.delays[0].step_share[1] == pytest.approx(0.3, rel=0.05)
+    assert waiting.kept_share > 0.9 and waiting.delays[0].share_of_waiting > 0.9
+    assert set(causes(meetings_of(run))[1:]) == {NOISE}
+    (cause,) = [each for each in analyze(run).findings if each.id == "delay.root_cause"]
+    assert "rank 1's noise on node1 caused" in cause.title and "kept from its CPU" in cause.title
+
+
+def test_no_noise_is_named_where_a_host_does_not_tell_of_it(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), kept=delay("forward", 0.3 * STEP_MS, lambda step: 1))
+    assert find_delays(meetings_of(run), STEP_NS).delays == []
+
+
+def test_ranks_that_are_kept_from_their_cpus_alike_are_not_named(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    kept = [random.exponential(0.1 * STEP_MS, 200) for _ in range(2)]
+    run = ranks_run(
+        tmp_path / "run", 2, kept=lambda rank, step, phase: kept[rank][step] if phase == "backward" else 0.0
+    )
+    waiting = find_delays(meetings_of(run), STEP_NS)
+    assert waiting.delays == [] and waiting.kept_share > 0.9
 
 
 def test_a_rare_long_delay_is_named_and_one_single_one_is_not(tmp_path: Path) -> None:
@@ -161,6 +182,40 @@ def test_a_rare_long_delay_is_named_and_one_single_one_is_not(tmp_path: Path) ->
     (named,) = find_delays(meetings_of(at(set(range(0, 200, 20)))), STEP_NS).delays
     assert (named.rank, named.phase) == (0, "optimizer")
     assert find_delays(meetings_of(at({100})), STEP_NS).delays == []
+
+
+def test_of_very_many_meetings_the_same_stretches_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN more meetings than are looked at, of which one rank lacks some THEN it is told how many are, and what is
+    said of waiting, delays and efficiency is as of all of them."""
+    late = both(delay("loading", SHARE * STEP_MS, lambda step: 1), noise(0.003))
+    run = ranks_run(tmp_path / "run", 2, 2000, longer=late, missing=lambda rank, step: rank == 1 and step % 100 == 50)
+    (whole,) = analyze(run).ranks
+    monkeypatch.setattr("tracekit.analysis.meetings._MOST", 500)  # of ranks that do not tell of how many they are
+    (group,) = analyze(run).ranks
+    assert whole.meetings == 1980 and whole.looked_at == 1
+    assert 250 <= group.meetings <= 550 and group.looked_at == pytest.approx(group.meetings / 1980, rel=0.1)
+    assert "of the meetings of group world were looked at" in " ".join(text_report(analyze(run)).split())
+    assert [(each.rank, each.phase) for each in group.delays] == [(1, "loading")]
+    assert group.waited == pytest.approx(whole.waited, rel=0.15)
+    assert group.transfer == pytest.approx(whole.transfer, rel=0.05)
+    assert group.efficiency["parallel"] == pytest.approx(whole.efficiency["parallel"], rel=0.02)
+    meetings = meetings_of(run)
+    gaps = np.diff(meetings.sequence) > 3 * 3  # a step counts three, and one that is missing on a rank three more
+    assert not meetings.seen[1:][gaps].any() and meetings.seen.sum() > 0.8 * len(gaps)
+
+
+@given(st.integers(1, 40), st.integers(2000, 20000), st.integers(100, 1500), st.integers(0, 2**32), st.floats(0, 0.6))
+def test_ranks_that_lack_meetings_look_at_the_same_stretches(
+    apart: int, count: int, most: int, seed: int, lacks: float
+) -> None:
+    """GIVEN meetings of which one rank lacks some, but not the last one THEN it has what the other one looks at."""
+    every = apart * np.arange(count)
+    some = every[(np.random.default_rng(seed).random(count) >= lacks) | (every == every[-1])]
+    of_all, of_some = every[_chosen(every, most)], some[_chosen(some, most)]
+    assert most / 5 <= len(of_all) <= 2 * most
+    assert set(np.intersect1d(of_all, some)) <= set(of_some)
 
 
 def test_who_saves_before_all_meet_is_named(tmp_path: Path) -> None:

@@ -201,26 +201,32 @@ def test_what_a_worker_needs_for_its_first_batch_is_told_apart(tmp_path: Path) -
     assert found.cold_outside == pytest.approx(0.003, rel=1e-3)
 
 
-def test_finding_that_a_batch_is_there_is_part_of_taking_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("awaited", [False, True])
+def test_finding_that_a_batch_is_there_is_part_of_taking_it(awaited: bool, tmp_path: Path) -> None:
     """GIVEN batches that have long been there when the program asks for them, finds them in 0.2 ms and takes them in
-    0.5 THEN taking them takes 0.7; a worker's first one takes 3 ms longer than the others to compute."""
+    0.5 THEN taking them takes 0.7; a worker's first one takes 3 ms longer than the others to compute. Where it awaits
+    every second one it finds these meanwhile: to take one takes 0.6 on average, and 0.1 more if all were there."""
     main, worker = Tape(process=0, role="main"), Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
     main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=0, pid=1001)
     main.now = worker.now
     for index in range(BATCHES):
+        is_awaited = awaited and index % 2 == 1
+        worker.now = max(worker.now, main.now) if is_awaited else worker.now
         begun, took = worker.now, MAKE_MS + 3.0 * (index == 0)
         worker.gap(took)
         worker.add("fetches", begun, worker.now, iteration=0, turn=index, cpu_ns=ns(took), samples=1)
-        main.gap(3 * MAKE_MS)
+        main.gap(0.0 if is_awaited else 3 * MAKE_MS)
         asked = main.now
-        main.now += ns(0.7)
+        main.now = worker.now + ns(0.5) if is_awaited else main.now + ns(0.7)
         known = {"loader": "loader", "epoch": 0, "index": index, "worker": 0, "taking_ns": ns(0.5)}
         main.add("batches", asked, main.now, **known)
         worker.now = max(worker.now, asked - ns(2 * MAKE_MS))
     make_run(tmp_path / "run", [main, worker], manifest=make_manifest(loaders={"loader": Loader(num_workers=1)}))
     run = open_run(tmp_path / "run")
     (found,) = loader_costs(run, find_steps(run))
-    assert np.median(found.receive) == pytest.approx(0.0007, rel=0.01) and found.cold == pytest.approx(0.003)
+    assert np.median(found.receive) == pytest.approx(0.0006 if awaited else 0.0007, rel=0.01)
+    assert found.more_if_there == pytest.approx(0.0001 * awaited, rel=0.05)
+    assert awaited or found.cold == pytest.approx(0.003)
 
 
 @pytest.mark.parametrize("is_told", [False, True])

@@ -272,6 +272,16 @@ def test_a_program_that_does_not_wait_has_no_split() -> None:
     assert found is None or found.storage > 0.9  # the first batch, if any
 
 
+def test_what_the_replay_waits_longer_than_the_program_did_is_for_what_is_made() -> None:
+    """GIVEN batches of 30 ms beside a program that uses each for 10, and takes it in 5, and that was seen to wait for
+    15 in place of 20 THEN 5 of these are for taking them."""
+    one = costs(workers=1, cpu=0.03, consume=0.01)
+    one = replace(one, receive=np.full(BATCHES, 0.005), wait=np.full(BATCHES, 0.015), gap=np.full(BATCHES, 0.01))
+    found = split(one)
+    assert found is not None
+    assert found.cpu == pytest.approx(2 / 3, abs=0.01) and found.consumer == pytest.approx(1 / 3, abs=0.01)
+
+
 def test_a_split_adds_up() -> None:
     found = split(costs(blocked=0.02, cpu=0.03, cpus=1.0))
     assert found is not None
@@ -303,11 +313,15 @@ def test_what_samples_take_longer_at_first_is_computing_them() -> None:
     assert found.startup == pytest.approx(1 / 6, abs=0.01) and found.cpu == pytest.approx(5 / 6, abs=0.01)
 
 
-def test_connecting_a_worker_is_starting_it() -> None:
+@pytest.mark.parametrize("persist", [False, True])
+def test_connecting_a_worker_is_starting_it(persist: bool) -> None:
     """GIVEN batches that take 10 ms to make, before a program that uses each for 20 ms, and an epoch's first batch that
-    takes 30 more to connect for THEN three quarters of the wait are for starting; and it all is in the forecast."""
+    takes 30 more to connect for THEN three quarters of the wait are for starting; and it all is in the forecast. As
+    where each epoch has a loader of its own, whose workers would persist."""
     first = np.arange(BATCHES) % 20 == 0
     one = replace(costs(workers=1, cpu=0.01, consume=0.02), first=first, connect=0.03)
+    own = msgspec.structs.replace(one.settings, persistent_workers=persist, made=int(first.sum()))
+    one = replace(one, settings=own)
     found = split(one)
     assert found is not None
     assert found.startup == pytest.approx(3 / 4, abs=0.01) and found.cpu == pytest.approx(1 / 4, abs=0.01)
@@ -321,6 +335,7 @@ def test_memory_that_a_worker_gives_back_at_its_end_is_for_its_samples(method: s
     where 11 are usual THEN the 30 more are for computing; of those that are not forked it is not known."""
     first = np.arange(BATCHES) % 20 == 0
     one = replace(costs(workers=1, cpu=0.01, consume=0.02), first=first, start=START_S, stop=STOP_S + 0.030)
+    one = replace(one, wait=0.01 * first)
     found = split(replace(one, settings=msgspec.structs.replace(one.settings, start_method=method)))
     assert found is not None
     whole = 0.01 + START_S + STOP_S + 0.030

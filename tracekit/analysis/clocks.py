@@ -5,7 +5,7 @@ bound for the difference of their clocks. A straight line (offset and drift) is 
 them as can be (a linear programme; cf. Doleschal et al. 2008, who interpolate and then correct): how far another line
 between them may be is how unsure it is. Where one host always comes late that is as much as it is late by; but all
 leave a meeting almost together, whoever was late, so the line goes as far towards the one that this tells as the bounds
-let it.
+let it. Clocks drift otherwise as they get warm or are set right: where no straight line fits it has several pieces.
 """
 
 from dataclasses import dataclass, replace
@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from tracekit.analysis.meetings import Floats, Meetings
+from tracekit.analysis.meetings import Floats, Meetings, Times
 
 # Of the bounds the tightest count; so many stretches of time have one of each.
 _STRETCHES = 200
+# Where no straight line fits it has twice as many pieces as it takes, if there are enough of these stretches in each:
+# as many would hardly fit, and be the worse known the surer they seem.
+_PIECES = (4, 8, 16)
 # Who comes last leaves a little later or earlier than the others: meetings of both kinds count alike, if a kind has so
 # many stretches.
 _FEWEST_STRETCHES = 8
@@ -27,18 +30,30 @@ _ROUNDED_NS = 1.0  # by which a line may break a bound
 
 @dataclass(frozen=True)
 class Clock:
-    """To be taken from the times of a host: `offset_ns` at `at_ns`, and `drift` more for each ns since. It may be wrong
-    by `unsure_ns` either way; below 0 no straight line fits, and some meetings are left before they are entered."""
+    """To be taken from the times of a host: `offsets_ns` at the times `at_ns` of its own (2 or more), and what lies on
+    straight lines through these. It may be wrong by `unsure_ns` either way; below 0 no line fits, and some meetings are
+    left before they are entered."""
 
     host: str
-    at_ns: int
-    offset_ns: float
-    drift: float
+    at_ns: Times
+    offsets_ns: Floats
     unsure_ns: float
 
-    def ahead(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    @property
+    def offset_ns(self) -> float:
+        """By how much it was ahead at first."""
+        return float(self.offsets_ns[0])
+
+    @property
+    def drift(self) -> float:
+        """How much further it went for each ns, on average."""
+        return float((self.offsets_ns[-1] - self.offsets_ns[0]) / (self.at_ns[-1] - self.at_ns[0]))
+
+    def ahead(self, times: Times) -> Times:
         """By how much the host's clock is ahead at these times of its own, ns."""
-        return np.round(self.offset_ns + self.drift * (times - self.at_ns)).astype(np.int64)
+        piece = np.clip(np.searchsorted(self.at_ns, times) - 1, 0, len(self.at_ns) - 2)
+        slope = np.diff(self.offsets_ns) / np.diff(self.at_ns)
+        return np.round(self.offsets_ns[piece] + slope[piece] * (times - self.at_ns[piece])).astype(np.int64)
 
 
 def aligned(meetings: Meetings) -> tuple[Meetings, list[Clock]]:
@@ -63,84 +78,93 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
     # In true time nobody of one host leaves before anybody of the other has entered.
     most = (left[own].min(axis=0) - entered[first].max(axis=0)).astype(np.float64)
     least = (entered[own].max(axis=0) - left[first].min(axis=0)).astype(np.float64)
-    when = entered[own].max(axis=0).astype(np.float64)
-    stretch = _stretches(when)
+    when = entered[own].max(axis=0)
+    begin, length = int(when.min()), max(int(np.ptp(when)), 1)
+    share = (when - begin) / length  # of the run
+    stretch = np.minimum(share * _STRETCHES, _STRETCHES - 1).astype(np.int64)
     upper, lower = _tightest(stretch, most), _tightest(stretch, -least)
-    scale = max(float(np.ptp(when)), 1.0)
     middle = float(np.median((most + least) / 2))
-    # With t in units of the run's length and differences from `middle`: least + m <= a + b t <= most - m.
-    rows = [[1.0, when[each] / scale, 1.0] for each in upper] + [[-1.0, -when[each] / scale, 1.0] for each in lower]
-    bounds = [most[each] - middle for each in upper] + [middle - least[each] for each in lower]
-    offset, drift, margin = _line(np.array(rows), np.array(bounds))
-    if margin > 0:
+    bounds = np.concatenate([most[upper] - middle, middle - least[lower]])
+
+    def weights(pieces: int) -> Floats:
+        """How much each end of a piece counts at each meeting (K, pieces + 1)."""
+        ends = np.linspace(0, 1, pieces + 1)
+        return np.maximum(1 - np.abs(share[:, None] - ends) * pieces, 0.0)
+
+    def rows(pieces: int) -> Floats:
+        return np.concatenate([weights(pieces)[upper], -weights(pieces)[lower]])
+
+    filled = np.unique(stretch)
+    straight, unsure = _line(rows(1), bounds)
+    line = straight
+    for pieces in (each for each in _PIECES if unsure <= 0):
+        if np.bincount(filled * pieces // _STRETCHES, minlength=pieces).min() >= _FEWEST_STRETCHES:
+            _, fits = _line(rows(pieces // 2), bounds)
+            line, unsure = _line(rows(pieces), bounds) if fits > 0 else (straight, unsure)
+    if unsure > 0:
+        of_ends = weights(len(line) - 1)
         together = left[own].mean(axis=0) - left[first].mean(axis=0) - middle
-        own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > offset + drift * when / scale
-        leaving = _leaving(stretch, own_last, when / scale, together)
-        moved = _towards(leaving, np.array([offset, drift]), np.array(rows)[:, :2], np.array(bounds))
-        ends = np.array([when.min(), when.max()]) / scale
-        offset, drift = moved
-        margin = max(margin, _farthest(np.array(rows)[:, :2], np.array(bounds), np.array([offset, drift]), ends))
-    return Clock(host, at, middle + offset, drift / scale, margin)
+        own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > of_ends @ line
+        wanted = _leaving(stretch, own_last, of_ends, together, line)
+        line = _towards(wanted, line, rows(len(line) - 1), bounds)
+        unsure = max(unsure, _farthest(rows(len(line) - 1), bounds, line))
+    return Clock(host, at + begin + np.linspace(0, length, len(line)).astype(np.int64), middle + line, unsure)
 
 
-def _leaving(stretch: NDArray[np.int64], own_last: NDArray[np.bool_], when: Floats, together: Floats) -> Floats | None:
-    """The a and b of the line a + b t through how much later one host leaves; None where too few say so."""
-    points = []
+def _leaving(
+    stretch: NDArray[np.int64], own_last: NDArray[np.bool_], weights: Floats, together: Floats, line: Floats
+) -> Floats:
+    """The line through how much later one host leaves; as the `line` where too few say so."""
+    rows, later = [], []
     for last in (False, True):
         of_kind = np.flatnonzero(own_last == last)
         places = [of_kind[stretch[of_kind] == each] for each in np.unique(stretch[of_kind])]
         if len(places) >= _FEWEST_STRETCHES:
-            points += [(np.median(when[at]), np.median(together[at]), len(places) ** -0.5) for at in places]
-    if not points:
-        return None
-    times, later, weights = np.array(points).T
-    slope, start = np.polyfit(times, later, 1, w=weights)
-    return np.array([start, slope])
+            sure = len(places) ** -0.5
+            rows += [sure * weights[at].mean(axis=0) for at in places]
+            later += [sure * float(np.median(together[at])) for at in places]
+    if not rows:
+        return line
+    of_stretches = np.array(rows)
+    return np.asarray(line + np.linalg.lstsq(of_stretches, np.array(later) - of_stretches @ line)[0])
 
 
-def _towards(wanted: Floats | None, line: Floats, rows: Floats, bounds: Floats) -> tuple[float, float]:
+def _towards(wanted: Floats, line: Floats, rows: Floats, bounds: Floats) -> Floats:
     """From a line that keeps all bounds as far as possible towards the one that is wanted."""
-    if wanted is not None:
-        room, taken = bounds - rows @ line, rows @ (wanted - line)
-        part = np.divide(room, taken, out=np.ones_like(room), where=taken > room).min()
-        line = line + max(min(float(part), 1.0), 0.0) * (wanted - line)
-    return float(line[0]), float(line[1])
+    room, taken = bounds - rows @ line, rows @ (wanted - line)
+    part = np.divide(room, taken, out=np.ones_like(room), where=taken > room).min()
+    return np.asarray(line + max(min(float(part), 1.0), 0.0) * (wanted - line))
 
 
-def _farthest(rows: Floats, bounds: Floats, line: Floats, ends: Floats) -> float:
-    """How far another line that keeps all bounds may be from this one, at the begin and the end of the run."""
-    apart = [0.0]
-    for at, sign in product(ends.tolist(), (-1.0, 1.0)):
-        other = linprog(
-            [sign, sign * at], A_ub=rows, b_ub=bounds + _ROUNDED_NS, bounds=[(None, None)] * 2, method="highs"
-        ).x
+def _farthest(rows: Floats, bounds: Floats, line: Floats) -> float:
+    """How far another line that keeps all bounds may be from this one, at an end of a piece."""
+    apart, free = [0.0], [(None, None)] * len(line)
+    for at, sign in product(range(len(line)), (-1.0, 1.0)):
+        wanted = np.zeros(len(line))
+        wanted[at] = sign
+        other = linprog(wanted, A_ub=rows, b_ub=bounds + _ROUNDED_NS, bounds=free, method="highs").x
         if other is not None:  # where the bounds leave one line alone there may be none for the solver
-            apart.append(abs(float((other - line) @ [1.0, at])))
+            apart.append(abs(float(other[at] - line[at])))
     return max(apart)
 
 
-def _line(rows: Floats, bounds: Floats) -> tuple[float, float, float]:
-    """The a, b and the largest m with rows (a, b, m) <= bounds. Where m would be negative some bounds are wrong, as
-    where a thread was kept from its CPU just as it looked at the clock: then the line that breaks the fewest by the
-    least, and that m."""
-    free = [(None, None)]
-    found = linprog([0, 0, -1], A_ub=rows, b_ub=bounds, bounds=free * 3, method="highs").x
-    if found[2] < 0:
-        slack = -np.eye(len(rows))
-        nearest = linprog(
-            [0, 0, *np.ones(len(rows))],
-            A_ub=np.hstack([rows[:, :2], slack]),
-            b_ub=bounds,
-            bounds=free * 2 + [(0, None)] * len(rows),
-            method="highs",
-        ).x
-        return float(nearest[0]), float(nearest[1]), float(found[2])
-    return float(found[0]), float(found[1]), float(found[2])
-
-
-def _stretches(when: Floats) -> NDArray[np.int64]:
-    length = max(float(np.ptp(when)), 1.0)
-    return np.minimum((when - when.min()) / length * _STRETCHES, _STRETCHES - 1).astype(np.int64)
+def _line(rows: Floats, bounds: Floats) -> tuple[Floats, float]:
+    """The line, by its ends of pieces, and the largest m with rows @ line + m <= bounds. Where m would be negative some
+    bounds are wrong, as where a thread was kept from its CPU just as it looked at the clock: then the line that breaks
+    the fewest by the least, and that m."""
+    ends, free = rows.shape[1], (None, None)
+    with_margin = np.hstack([rows, np.ones((len(rows), 1))])
+    found = linprog([0] * ends + [-1], A_ub=with_margin, b_ub=bounds, bounds=[free] * (ends + 1), method="highs").x
+    if found[-1] >= 0:
+        return found[:-1], float(found[-1])
+    nearest = linprog(
+        [0] * ends + [1] * len(rows),
+        A_ub=np.hstack([rows, -np.eye(len(rows))]),
+        b_ub=bounds,
+        bounds=[free] * ends + [(0, None)] * len(rows),
+        method="highs",
+    ).x
+    return nearest[:ends], float(found[-1])
 
 
 def _tightest(stretch: NDArray[np.int64], bounds: Floats) -> list[int]:

@@ -1,10 +1,11 @@
 """Delays: who made the others wait, and in which phase.
 
-At each meeting the last one to come keeps the others waiting. It is late by what it took longer than they did since the
-last meeting, phase by phase; what it was kept from its CPU is told apart, as that is no rank's doing. A rank's phase is
-named where it took longer than the others' did, in all steps or in those of its turn, by more than chance and by more
-than it does in runs without a delay. Two kinds of it are looked at by themselves: being blocked (asleep, or waiting for
-storage), which hardly ever happens by chance, and computing, which on a shared machine often takes longer on one rank.
+At each meeting the last one to come keeps the others waiting. It is late by what it took longer than they did since
+the last meeting, phase by phase, and by what it was kept from its CPU: noise, which is no rank's doing. A phase is
+named where a rank took longer for it than the others did, in all steps or in those of its turn, by more than chance
+and by more than in runs without a delay. Three kinds are looked at by themselves: being blocked (asleep, or waiting for
+storage), which hardly ever happens by chance; computing, which on a shared machine often takes longer on one rank; and
+being kept from the CPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +16,12 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
 
-# A phase is named where it is longer by at least this share of a step: more than runs without a delay come to
+# What a rank is late by: a phase of its own, or others on its CPU.
+NOISE = "noise"
+_REASONS = [*PHASES, NOISE]
+# It is named where it is longer by at least this share of a step: more than runs without a delay come to
 # (`benchmarks/delays.py`).
-NOTABLE = {"blocked": 0.01, "computing": 0.02}
+NOTABLE = {"blocked": 0.01, "computing": 0.02, "kept": 0.05}
 # Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
 # A step may be so much shorter than the usual one, and has as many meetings.
@@ -30,10 +34,10 @@ _FEWEST_OF_A_TURN = 16
 
 @dataclass(frozen=True)
 class Delay:
-    """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`. `share_of_waiting` of
-    all ranks' waiting, `cost_s` in rank-seconds. `step_share`: by how much longer it made a step than that of the
-    others, at least, expected, at most (95 %), on average over all steps. `always`: by the mean over all of them,
-    which a few long ones may be, and not in turns."""
+    """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`; or the noise by which it
+    was `kept` from its CPU. `share_of_waiting` of all ranks' waiting, `cost_s` in rank-seconds. `step_share`: by how
+    much longer it made a step than that of the others, at least, expected, at most (95 %), on average over all steps.
+    `always`: by the mean over all of them, which a few long ones may be, and not in turns."""
 
     rank: int
     phase: str
@@ -47,14 +51,15 @@ class Delay:
 @dataclass(frozen=True)
 class Waiting:
     """The waiting of a group: `waited_s` rank-seconds over `meetings` meetings, of which `kept_share` because the last
-    one was kept from its CPU and `explained` of which is known why. `delays`: what is to be named, the costliest first.
-    """
+    one was kept from its CPU and `explained` of which is known why. `delays`: what is to be named, the costliest first;
+    nothing, where too few steps were followed on all ranks (`is_told`)."""
 
     waited_s: float
     meetings: int
     kept_share: float
     explained: float
     delays: list[Delay]
+    is_told: bool
 
 
 def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -> Waiting:
@@ -63,11 +68,11 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     blame = _blamed(meetings, known)
     waited = float(meetings.waited[:, meetings.seen].sum())
     explained = float(meetings.waited[:, known].sum())
-    by_rank = np.stack([np.bincount(blame.last, phase, len(meetings.ranks)) for phase in blame.phases.T], axis=1)
+    by_reason = [np.bincount(blame.last, costs, len(meetings.ranks)) for costs in (*blame.phases.T, blame.kept)]
     delays = [] if not explained else [
-        Delay(meetings.ranks[rank], PHASES[phase], by, cost / explained, cost / 1e9, share, always)
-        for by, rank, phase, share, always in _longer(meetings, step_ns, ends)
-        if (cost := float(by_rank[rank, phase])) > 0
+        Delay(meetings.ranks[rank], _REASONS[reason], by, cost / explained, cost / 1e9, share, always)
+        for by, rank, reason, share, always in _longer(meetings, step_ns, ends)
+        if (cost := float(by_reason[reason][rank])) > 0
     ]  # fmt: skip
     return Waiting(
         waited_s=waited / 1e9,
@@ -75,26 +80,27 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
         kept_share=float(blame.kept.sum() / explained) if explained else 0.0,
         explained=explained / waited if waited else 0.0,
         delays=sorted(delays, key=lambda delay: -delay.cost_s),
+        is_told=next(_than_the_others(meetings, step_ns, ends), None) is not None,
     )
 
 
 def _longer(
     meetings: Meetings, step_ns: float, ends: Times | None
 ) -> list[tuple[str, int, int, tuple[float, float, float], bool]]:
-    """What ranks took longer for than the others: how, the places of rank and phase, by what share of all steps, and
+    """What ranks took longer for than the others: how, the places of rank and reason, by what share of all steps, and
     whether in all of them. Of one phase of a rank the larger kind."""
     found: dict[tuple[int, int], tuple[str, int, int, tuple[float, float, float], bool]] = {}
     ranks = len(meetings.ranks)
-    for by, rank, phase, series, turn in _than_the_others(meetings, step_ns, ends):
+    for by, rank, reason, series, turn in _than_the_others(meetings, step_ns, ends):
         share, always = _interval(series), True
         if share[0] <= NOTABLE[by]:
             of_turn, always = _of_its_turn(series, turn, ranks), False
             share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
             if of_turn[0] <= NOTABLE[by]:
                 continue
-        before = found.get((rank, phase))
+        before = found.get((rank, reason))
         if before is None or before[3][1] < share[1]:
-            found[rank, phase] = by, rank, phase, share, always
+            found[rank, reason] = by, rank, reason, share, always
     return list(found.values())
 
 
@@ -112,8 +118,8 @@ def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[f
 
 
 def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
-    """By kind, the largest share of a step by which a phase of a rank was longer, at least: what `NOTABLE` is to exceed
-    in runs without a delay."""
+    """By kind, the largest share of a step by which a rank took longer for a reason, at least: what `NOTABLE` is to
+    exceed in runs without a delay."""
     found = dict.fromkeys(NOTABLE, -np.inf)
     for by, _, _, series, turn in _than_the_others(meetings, step_ns, None):
         least = max(_interval(series)[0], _of_its_turn(series, turn, len(meetings.ranks))[0])
@@ -124,17 +130,21 @@ def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
 def _than_the_others(
     meetings: Meetings, step_ns: float, ends: Times | None
 ) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
-    """By kind, and place of a rank and a phase: by how much longer that took than the others' on average, as a share of
-    the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns. On
-    the way to a meeting that is not in every step: in the mean of those that it goes through."""
+    """By kind, and place of a rank and a reason: by how much longer that took than the others' on average, as a share
+    of the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns.
+    On the way to a meeting that is not in every step: in the mean of those that it goes through."""
     ranks = len(meetings.ranks)
     steps, place = np.unique(_steps(meetings, step_ns, ends), return_inverse=True)
     passed = np.diff(steps, prepend=steps[0] - 1)
-    kinds: dict[str, Callable[[int], Floats]] = {
-        "blocked": lambda rank: meetings.blocked[rank],
-        "computing": lambda rank: meetings.own[rank] - meetings.blocked[rank],
+    of_phases, of_noise = range(len(PHASES)), range(len(PHASES), len(_REASONS))
+    kinds: dict[str, tuple[range, Callable[[int], Floats]]] = {
+        "blocked": (of_phases, lambda rank: meetings.blocked[rank]),
+        "computing": (of_phases, lambda rank: meetings.own[rank] - meetings.blocked[rank]),
+        "kept": (of_noise, lambda rank: meetings.kept[rank][:, None]),
     }
-    for by, times in kinds.items():
+    if not all(np.nansum(kept) > 0 for kept in meetings.kept):
+        del kinds["kept"]  # not even for an instant: where some host does not tell
+    for by, (reasons, times) in kinds.items():
         whole = np.asarray(sum(_by_step(times(rank), place) for rank in range(ranks)))
         known = np.flatnonzero(~np.isnan(whole).any(axis=1))
         if len(known) < _FEWEST:
@@ -143,18 +153,19 @@ def _than_the_others(
         for rank in range(ranks):
             own = _by_step(times(rank), place)[known]
             longer = (own * ranks - whole[known]) / (ranks - 1) / (step_ns * passed[known, None])
-            for phase in range(len(PHASES)):
-                yield by, rank, phase, longer[:, phase], turn
+            for reason, series in zip(reasons, longer.T, strict=True):
+                yield by, rank, reason, series, turn
 
 
 def causes(meetings: Meetings) -> list[str]:
-    """By meeting, the phase that made its last one late; "" where that is not known, or a CPU was all it lacked."""
+    """By meeting, the phase that made its last one late, or `NOISE`; "" where that is not known."""
     known = meetings.followed
     blame = _blamed(meetings, known)
     found = [""] * len(known)
-    is_told = blame.phases.max(axis=1, initial=0) > blame.kept
-    for at, place in zip(np.flatnonzero(known)[is_told], blame.phases.argmax(axis=1)[is_told], strict=True):
-        found[at] = PHASES[place]
+    costs = np.column_stack([blame.phases, blame.kept])
+    is_told = costs.max(axis=1, initial=0) > 0
+    for at, place in zip(np.flatnonzero(known)[is_told], costs.argmax(axis=1)[is_told], strict=True):
+        found[at] = _REASONS[place]
     return found
 
 
@@ -199,7 +210,7 @@ def _steps(meetings: Meetings, step_ns: float, ends: Times | None) -> NDArray[np
 
 
 def _by_step(times: Floats, place: NDArray[np.intp]) -> Floats:
-    """The times (K, phase) of a rank in each step, given the `place` of that of each meeting; NaN where one lacks a
+    """The times (K, reason) of a rank in each step, given the `place` of that of each meeting; NaN where one lacks a
     meeting. One may have more, as behind what a rank saves or evaluates."""
     counts = np.bincount(place)
     whole = np.zeros((len(counts), times.shape[1]))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tracekit.analysis.delays import NOISE
 from tracekit.analysis.noise_findings import noise_findings
 from tracekit.analysis.report_schema import Finding, Report
 from tracekit.analysis.words import counted
@@ -11,7 +12,7 @@ from tracekit.analysis.words import counted
 # A finding names so many layers and operators: those that a reader looks at first.
 _TOP = 20
 _ALL_RANKS = "world"  # the group of all of them
-_HOW = {"blocked": "blocked", "computing": "at work"}  # of a delay
+_HOW = {"blocked": "blocked", "computing": "at work", "kept": "kept from its CPU by others"}  # of a delay
 
 
 def find_all(report: Report) -> list[Finding]:
@@ -131,10 +132,11 @@ def _root_causes(report: Report) -> list[Finding]:
             often = "on average over all steps" if delay.always else "in its turn"
             alike = f", as that of all ranks of {delay.host}," if delay.of_host else ""
             where = f" in group {group.group}" * (len(report.ranks) > 1) + _of_attempt(group.attempt)
+            host = f" on {delay.host}" * (delay.phase == NOISE and not delay.of_host)
             found.append(
                 Finding(
                     "delay.root_cause",
-                    f"rank {delay.rank}'s {delay.phase}{alike} caused {delay.share_of_waiting:.0%} of the others'"
+                    f"rank {delay.rank}'s {delay.phase}{host}{alike} caused {delay.share_of_waiting:.0%} of the others'"
                     f" waiting{where}: it was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of"
                     f" a step, {delay.step.low:.1%} to {delay.step.high:.1%})",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},

@@ -34,12 +34,15 @@ def times_of(storages: int) -> float:
 class Handover:
     """From when a batch was made it takes so long to `send` it, until its first bytes are there for the program, and
     the program so long to `receive` it, with a CPU for each that wants one. As it took its batches the program computed
-    for so long in all (`computing`), and was `delayed` for so long by what else wanted its CPU. All in seconds."""
+    for so long in all (`computing`), and was `delayed` for so long by what else wanted its CPU. It finds that a batch
+    is there while it waits for those that are not: to receive one would take `more_if_there`, if all were. All in
+    seconds."""
 
     send: float = 0.0
     receive: float = 0.0
     computing: float = 0.0
     delayed: float = 0.0
+    more_if_there: float = 0.0
 
 
 def handover(
@@ -75,19 +78,21 @@ def handover(
     sent = wait + late - taking
     send = max(_usual(sent, shows & known, is_rested, alone), 0.0) if is_usual and (shows & known).any() else 0.0
     delayed = max(float(taking[known].sum()) - taken * np.count_nonzero(known), 0.0)
-    receive = taken + _looking(wait - taking, late, known & ~first)
-    return Handover(send, receive, by_workers * min(receive, computing), delayed)
+    looking, share_there = _looking(wait - taking, late, known & ~first)
+    receive = taken + looking * share_there
+    more = looking * (1 - share_there) if share_there >= _SHOWS_SHARE else 0.0
+    return Handover(send, receive, by_workers * min(receive, computing), delayed, more)
 
 
-def _looking(before_taking: Seconds, late: Seconds, known: NDArray[np.bool_]) -> float:
-    """What it takes the program to find that a batch is there, on average over all: it does so while it waits for those
-    that are not."""
+def _looking(before_taking: Seconds, late: Seconds, known: NDArray[np.bool_]) -> tuple[float, float]:
+    """What it takes the program to find that a batch is there, and the share of those that are."""
     there = known & (late > before_taking) & (late > 0)
     early = there & (late > _SENT_S)
     found = early if np.count_nonzero(early) >= _FEWEST else there
     if np.count_nonzero(found) < _FEWEST:
-        return 0.0
-    return max(float(np.median(before_taking[found])), 0.0) * np.count_nonzero(there) / np.count_nonzero(known)
+        return 0.0, 0.0
+    share_there = np.count_nonzero(there) / np.count_nonzero(known)
+    return max(float(np.median(before_taking[found])), 0.0), share_there
 
 
 def _usual(times: Seconds, which: NDArray[np.bool_], is_rested: NDArray[np.bool_], alone: float) -> float:

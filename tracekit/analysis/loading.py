@@ -45,7 +45,8 @@ class LoaderCosts:
     `faults`, and putting samples together the share `collating` of all (None: not seen); and for so long it was
     `delayed`, waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without
     waiting for a CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share
-    `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. `first` marks
+    `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. Where all batches are
+    there when they are asked for it takes `more_if_there` on average, to find that they are. `first` marks
     those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
     was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
     until it makes its first batch, for which it computes for `cold` longer than for others (of that for `cold_outside`
@@ -103,6 +104,7 @@ class LoaderCosts:
     cold: float = 0.0
     cold_outside: float | None = None
     connect: float = 0.0
+    more_if_there: float = 0.0
     preferred: float = 0.0
     is_aside: bool = False
     device: float = 0.0
@@ -254,6 +256,7 @@ def _costs(
         cold=cold_of(batches[known & ~itself]),
         cold_outside=cold_outside_of(batches[known & ~itself]),
         connect=connect_of(batches[known & ~itself], handed.send + handed.receive),
+        more_if_there=handed.more_if_there,
         is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
         device=device_s if not device_s or _asked_in(profiled, asked) else math.nan,
         cores=(run.manifest.cpu.physical_cores or math.inf) / ranks,

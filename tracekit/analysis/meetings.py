@@ -27,6 +27,9 @@ GARBAGE = "GC"
 PHASES = ["loading", "forward", "backward", "optimizer", "communication", GARBAGE, "other"]
 _HELD = "held"
 _UNKNOWN, _KEPT, _ELSEWHERE = len(PHASES), len(PHASES) + 1, len(PHASES) + 2
+# All ranks together look at so many meetings of a group, of 1 kB each; where there are more, at some stretches of them:
+# so many, or up to twice that.
+_MOST, _STRETCHES = 2_000_000, 8
 
 # From these nobody goes before all have come; a broadcast's root does, say.
 _OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
@@ -55,12 +58,15 @@ _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 
 
 @dataclass(frozen=True)
 class Way:
-    """How a rank came to those of its group's meetings that it has a record of: their `sequence` in the group, when it
-    `entered`, `waits` and `left` (K), and what it had `done` by each, as in `_Path`, NaN where that was not followed;
-    and what it had `awaited` by then (K, 2), as in `Awaited`."""
+    """How a rank came to those of its group's meetings that it has a record of, or the share `looked_at` of them, by
+    the number of the `stretch` (K): their `sequence` in the group, when it `entered`, `waits` and `left` (K), and
+    what it had `done` by each, as in `_Path`, NaN where that was not followed; and what it had `awaited` by then (K,
+    2), as in `Awaited`."""
 
     who: Person
     group: str
+    looked_at: float
+    stretch: Times
     sequence: Times
     entered: Times
     waits: Times
@@ -82,7 +88,8 @@ class Meetings:
     it was kept from its CPU, `kept` (N, K), or `held` by other communication (N, K); of it, (N, K, phase), it was
     `blocked` and did not compute, as where it sleeps or waits for storage. NaN where that was not followed, as before
     the first meeting. Of its loading, who made the batches took so much for each of `MAKERS`, `awaited` (N, K, 2). What
-    it did beside each meeting is told by itself, too: `besides` (N, K, phases and then kept)."""
+    it did beside each meeting is told by itself, too: `besides` (N, K, phases and then kept). Of very many
+    meetings they are the share `looked_at`."""
 
     group: str
     attempt: int
@@ -99,6 +106,7 @@ class Meetings:
     held: Times
     awaited: Floats
     besides: Floats
+    looked_at: float = 1.0
 
     @property
     def came(self) -> Times:
@@ -155,13 +163,27 @@ def find_ways(run: Run, who: Person) -> list[Way]:
     return found
 
 
+def _chosen(sequence: Times, most: int) -> NDArray[np.intp]:
+    """The places of those meetings that are looked at, where there are more than so many: the same stretches on all
+    ranks, each of which chooses by itself; who has a record of more meetings chooses a part of what the others do."""
+    if len(sequence) <= most:
+        return np.arange(len(sequence))
+    # Powers of two: ranks that lack some meetings, or the last ones, come to the same or to a part of it.
+    period = 2 ** max(int(np.log2((sequence[-1] + 1) / _STRETCHES)), 0)
+    every = 2 ** int(np.ceil(np.log2(len(sequence) / most)))
+    return np.flatnonzero(sequence % period < max(period // every, 1))
+
+
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
+    chosen = _chosen(rows["sequence"].to_numpy(np.int64), _MOST // max(who.world, 1))
+    looked_at, stretch = len(chosen) / len(rows), np.cumsum(np.diff(chosen, prepend=-1) > 1, dtype=np.int64)
+    rows = rows.iloc[chosen]
     names = ("sequence", "entered_ns", "waits_ns", "left_ns")
     sequence, came, waits, went = (rows[name].to_numpy(np.int64) for name in names)
     entering, leaving = path.until(came), path.until(went)
     waiting = entering if np.array_equal(came, waits) else path.until(waits)
     of_makers = awaited.until(came), awaited.until(went)
-    return Way(who, group, sequence, came, waits, went, entering, waiting, leaving, *of_makers)
+    return Way(who, group, looked_at, stretch, sequence, came, waits, went, entering, waiting, leaving, *of_makers)
 
 
 def find_meetings(run: Run) -> Iterator[Meetings]:
@@ -222,16 +244,18 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         took = way.done_entering[places[1:]] - way.done_leaving[places[:-1]]
         held[at, 1:] = np.nan_to_num(took[:, _ELSEWHERE, 0]).round()
         took += went_on[:-1]
-        left_out = took[:, _UNKNOWN, 0] > 0
+        left_out = (took[:, _UNKNOWN, 0] > 0) | (np.diff(way.stretch[places]) > 0)
         took[left_out], seen[1:] = np.nan, seen[1:] & ~left_out
         held[at, 1:][left_out] = 0
         own[at, 1:], blocked[at, 1:] = took[:, : len(PHASES), 0], took[:, : len(PHASES), 1]
         kept[at, 1:] = took[:, _KEPT, 0]
         awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
+    looked_at = min(way.looked_at for way in members)
     return Meetings(
-        group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides
-    )
+        group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides,
+        looked_at,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,11 @@ def _group(as_recorded: Meetings, step_ns: float, step_ends: Times) -> RankGroup
         efficiency=tree,
         path=critical_path(meetings),
         delays=_delays(found.delays, meetings),
+        looked_at=meetings.looked_at,
+        is_told=found.is_told,
         clocks=[
-            ClockSummary(each.host, each.offset_ns / 1e6, each.drift * 1e6, each.unsure_ns / 1e6) for each in clocks
+            ClockSummary(each.host, each.offset_ns / 1e6, each.drift * 1e6, each.unsure_ns / 1e6, len(each.at_ns) - 1)
+            for each in clocks
         ],
     )
 

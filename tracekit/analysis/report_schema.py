@@ -241,10 +241,10 @@ class LoaderSummary(msgspec.Struct):
 
 
 class DelaySummary(msgspec.Struct):
-    """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, `always` or in
-    its turn. `share_of_waiting` of all their waiting, `cost_rank_seconds` of it; the phase was longer than that of the
-    others by `step`, a share of the usual step, on average over all steps. `of_host`: so it is of all ranks of its
-    `host`, and of no other's.
+    """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, or by the noise
+    that `kept` it from its CPU, `always` or in its turn. `share_of_waiting` of all their waiting, `cost_rank_seconds`
+    of it; the phase was longer than that of the others by `step`, a share of the usual step, on average over all steps.
+    `of_host`: so it is of all ranks of its `host`, and of no other's.
     """
 
     rank: int
@@ -260,12 +260,14 @@ class DelaySummary(msgspec.Struct):
 
 class ClockSummary(msgspec.Struct):
     """By how much the clock of a host was ahead of that of the first rank's, ms, when the group had met first, and how
-    much further it went, ppm; known but for `unsure_ms` either way, and not at all where that is negative."""
+    much further it went, ppm; known but for `unsure_ms` either way, and not at all where that is negative. A clock that
+    does not run evenly is followed in `pieces`."""
 
     host: str
     offset_ms: float
     drift_ppm: float
     unsure_ms: float
+    pieces: int = 1
 
 
 class RankGroup(msgspec.Struct):
@@ -274,7 +276,8 @@ class RankGroup(msgspec.Struct):
     `transfer` for the rest of their communication. `efficiency` as POP has it (parallel = load balance x serialization
     x transfer), {} where it is not known. `path`: what the path through all ranks that decides how long it takes
     consists of, in seconds; of its loading, what the makers of batches did by itself. `followed`: of the waiting, the
-    share of which it is known what the ranks did before.
+    share of which it is known what the ranks did before. Of very many meetings the share `looked_at` is.
+    Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks.
     """
 
     group: str
@@ -290,6 +293,8 @@ class RankGroup(msgspec.Struct):
     path: dict[str, float] = {}
     clocks: list[ClockSummary] = []  # of the other hosts, for which the times are corrected
     delays: list[DelaySummary] = []
+    looked_at: float = 1.0
+    is_told: bool = True
 
 
 class NeverEnded(msgspec.Struct):

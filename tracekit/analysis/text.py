@@ -228,12 +228,18 @@ def _ranks(report: Report) -> Lines:
 
 
 def _doubts(groups: list[RankGroup]) -> list[str]:
-    """What is no rank's doing, and clocks that do not tell who came last."""
+    """What is no rank's doing, what was not looked at, and clocks that do not tell who came last."""
     found = [
         f"{each.kept:.0%} of the waiting of group {shortened(each.group, 20)} was for ranks that were kept from their"
         " CPUs by others"
         for each in groups[:_ROWS]
         if round(each.kept, 2) > 0
+    ]
+    found += [
+        f"{each.looked_at:.1%} of the meetings of group {shortened(each.group, 20)} were looked at, in stretches over"
+        " the whole run"
+        for each in groups[:_ROWS]
+        if each.looked_at < 1
     ]
     hosts = dict.fromkeys(clock.host for each in groups for clock in each.clocks if clock.unsure_ms < 0)
     if hosts:

@@ -81,7 +81,8 @@ def settings_of(costs: LoaderCosts) -> LoaderSettings:
     """Those of the run."""
     known = costs.settings
     in_order = known.in_order is not False
-    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, in_order, costs.start, costs.boot)
+    anew = costs.start, costs.boot, costs.connect
+    return LoaderSettings(known.num_workers, known.prefetch_factor or 2, in_order, *anew)
 
 
 def stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
@@ -183,7 +184,7 @@ def _replays(costs: LoaderCosts, work: Workload, machine: Machine, settings: Loa
     for number, epoch in enumerate(typical_epochs(costs, ahead)):
         is_whole = epoch.batches == len(epoch.at) or not settings.workers
         tried = settings if is_whole else replace(settings, prefetch=ahead // settings.workers)
-        already = replace(tried, start=0.0, boot=0.0)
+        already = replace(tried, start=0.0, boot=0.0, connect=0.0)
         part, rare = epoch.part_of(work)
         anew = 1.0 if not costs.settings.persistent_workers else 0.0 if number else starts
         for times, how in ((anew, tried), (1 - anew, already)):
@@ -267,8 +268,7 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     receive = costs.receive + crowded * costs.delayed_receive
     if not had_workers:
         cpu, receive = cpu + shared, receive + receive_s(costs) * cost
-    send = costs.send + costs.connect * are_first(costs, workers)
-    return Workload(costs.blocked, zero, cpu, send, receive, consume)
+    return Workload(costs.blocked, zero, cpu, np.full(len(costs), costs.send), receive, consume)
 
 
 def receive_s(costs: LoaderCosts) -> float:
@@ -294,13 +294,24 @@ def machine_of(costs: LoaderCosts) -> Machine:
 
 def measured_time(costs: LoaderCosts) -> float:
     """Seconds per batch of the epochs that are replayed, as they were, to start and to end workers included."""
+    return (_of_typical(costs, costs.wait + costs.gap) + _outside(costs)) / batches_of(costs)
+
+
+def measured_wait(costs: LoaderCosts) -> float:
+    """For how long the program waited in the epochs that are replayed, to start and to end workers included, s."""
+    return _of_typical(costs, costs.wait) + _outside(costs)
+
+
+def _outside(costs: LoaderCosts) -> float:
+    """What starting and ending workers takes in the epochs that are replayed, and is in no wait of theirs, s."""
     workers, replayed = costs.settings.num_workers, typical_epochs(costs)
     outside = costs.start * workers * starts_of(costs) + stops_s(costs, workers)
     if costs.settings.persistent_workers:
         # Workers boot as often as they are started; those of the typical epochs that waited for it hold it already.
         most_wait = 2 * _makings(costs) > int(costs.first.sum())
-        outside += costs.boot * (starts_of(costs) - (len(replayed) if most_wait else replayed[0].first == 0))
-    return _per_batch(costs) + outside / batches_of(costs)
+        held = len(replayed) if most_wait else replayed[0].first == 0
+        outside += (costs.boot + costs.connect) * (starts_of(costs) - held)
+    return outside
 
 
 def settled_time(costs: LoaderCosts) -> float:
@@ -312,20 +323,15 @@ def settled_time(costs: LoaderCosts) -> float:
     return float(later.mean()) if len(later) >= _FEWEST_SETTLED else 0.0
 
 
-def _per_batch(costs: LoaderCosts) -> float:
-    """Seconds per batch of the epochs that are replayed, as they were, with workers that had been started."""
-    whole: Seconds = costs.wait + costs.gap
-    replayed = typical_epochs(costs)
-    return sum(float(whole[each.first : each.first + each.batches].sum()) for each in replayed) / batches_of(costs)
+def _of_typical(costs: LoaderCosts, times: Seconds) -> float:
+    """The sum of the times of the batches [B] of the epochs that are replayed, s."""
+    return sum(float(times[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
 
 
 def usual_wait(costs: LoaderCosts) -> float:
     """The share of its time for which the program waited in the epochs that are replayed, as a multiple of that in all
     of them."""
-    wait, gap = (
-        sum(float(times[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
-        for times in (costs.wait, costs.gap)
-    )
+    wait, gap = (_of_typical(costs, times) for times in (costs.wait, costs.gap))
     whole, waited = float((costs.wait + costs.gap).sum()), float(costs.wait.sum())
     return wait / (wait + gap) * whole / waited if wait + gap > 0 and waited > 0 else 1.0
 

@@ -58,13 +58,14 @@ class Machine:
 @dataclass(frozen=True)
 class LoaderSettings:
     """`workers` 0: the program makes its batches itself. `start` is what starting one worker takes the program, `boot`
-    what a worker computes then before its first batch, s."""
+    what a worker computes then before its first batch, which takes so much longer to send (`connect`), s."""
 
     workers: int
     prefetch: int = 2
     in_order: bool = True
     start: float = 0.0
     boot: float = 0.0
+    connect: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class _Epoch:
         # What is left of it when all have been started, which others were while this one booted.
         after = reversed(range(settings.workers))
         self._boot = [max(settings.boot - settings.start * others, 0.0) for others in after]
+        self._connect = [settings.connect] * settings.workers
         self._maker: dict[int, int] = {}  # the worker of a batch that is not received yet
         self._finished: deque[int] = deque()  # and not taken yet, as they came
         self._kept: set[int] = set()  # taken, and not due yet
@@ -292,7 +294,9 @@ class _Epoch:
                 assert batch is not None
                 self._making[who] = None
                 del self._tasks[who]
-                self._begin(self._settings.workers + batch, [("delay", float(self._work.send[batch]))], "sent")
+                connect, self._connect[who] = self._connect[who], 0.0
+                send = float(self._work.send[batch]) + connect
+                self._begin(self._settings.workers + batch, [("delay", send)], "sent")
                 self._work_on(who)
                 self._settle(self._settings.workers + batch)
             case "sent":

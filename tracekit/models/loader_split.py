@@ -15,6 +15,7 @@ from tracekit.models.loader_epochs import (
     as_crowded,
     computing,
     machine_of,
+    measured_wait,
     settings_of,
     stall,
     stops_s,
@@ -48,6 +49,9 @@ class Split:
 def split(costs: LoaderCosts) -> Split | None:
     """What the program waited for, by what it would not have waited for: in the replay, one cost after the other is
     taken away. None where it did not wait.
+
+    Where the program waits longer in the replay than it did, that is for what is made: for how long it waits when
+    nothing is to be made any more the replay knows best.
     """
     costs = _preferring(costs)
     settings = settings_of(costs)
@@ -57,16 +61,21 @@ def split(costs: LoaderCosts) -> Split | None:
     if whole <= 0:
         return None
     order = whole - stops - stall(costs, work, machine, replace(settings, in_order=False))
-    shares, before = {}, whole
+    left, faster = {"": whole}, 0.0
     for name, rest in _taken_away(costs, work):
         if name == "cpu":
             stops -= _given_back_s(costs)
-        left = min(stall(costs, rest, machine, settings) + stops, before)
-        shares[name], before = (before - left) / whole, left
+        left[name] = min(stall(costs, rest, machine, settings) + stops, *left.values())
         if name == "cpu":
-            faster = stall(costs, _unhindered(costs, rest), machine, settings) + stops
-            slowed = max(left - faster, 0.0) / whole
-    return Split(**shares, startup=before / whole, order=max(order / whole, 0.0), slowed=slowed)
+            faster = min(stall(costs, _unhindered(costs, rest), machine, settings) + stops, left[name])
+    if left["cpu"] < (waited := measured_wait(costs)) < whole:
+        for name in ("", "storage"):
+            left[name] = left["cpu"] + (left[name] - left["cpu"]) * (waited - left["cpu"]) / (whole - left["cpu"])
+    waits = list(left.values())
+    names = [name for name in left if name]
+    shares = dict(zip(names, (-np.diff(waits) / waits[0]).tolist(), strict=True))
+    slowed = (left["cpu"] - faster) / waits[0]
+    return Split(**shares, startup=waits[-1] / waits[0], order=max(order / whole, 0.0), slowed=slowed)
 
 
 def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workload]]:
@@ -85,7 +94,7 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     )
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
     left = np.minimum(np.minimum(collating + starting, costs.cpu - reading), work.cpu)
-    work = replace(work, cpu=left, receive=rested.receive, consume=rested.consume)
+    work = replace(work, cpu=left, receive=rested.receive + costs.more_if_there, consume=rested.consume)
     yield "cpu", work
     work = replace(work, cpu=np.minimum(left, starting), send=work.send - costs.send)
     yield "transfer", work

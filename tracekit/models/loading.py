@@ -203,14 +203,15 @@ def worker_counts(cpus: int) -> list[int]:
     return counts if counts[-1] == 4 * cpus else [*counts, 4 * cpus]
 
 
-def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float]:
-    """What starting a worker takes, and what it takes then: as seen, or as usual where it is forked. One that is not
-    forked imports what the program imports: at most it takes what the program took until it wanted a batch."""
+def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float, float]:
+    """What starting a worker takes, and what it takes then, and longer to send its first batch: as seen, or as usual
+    where it is forked. One that is not forked imports what the program imports: at most it takes what the program took
+    until it wanted a batch."""
     for known in (costs, probe.costs if probe else costs):
         if known.settings.num_workers:
-            return known.start, known.boot
+            return known.start, known.boot, known.connect
     is_forked = costs.settings.start_method in ("", "fork")
-    return START_S, BOOT_S if is_forked else max(costs.began, BOOT_S)
+    return START_S, BOOT_S if is_forked else max(costs.began, BOOT_S), 0.0
 
 
 def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
