@@ -4,8 +4,9 @@
 
 A delay of a twentieth of a step and more is planted in each phase, of one rank or in turns, on 2 and on 4 ranks, as
 sleeping and as computing; `right` where it is the first cause named. Runs without any delay are to name nobody;
-`most_clean` is the largest share of a step by which a phase of a rank was longer than that of the others (lower bound),
-by being blocked and by computing, which `NOTABLE` in `tracekit/analysis/delays.py` must exceed.
+`most_clean` is the largest share of a step by which a rank took longer than the others (lower bound) for a phase, by
+being blocked and by computing, or was kept from its CPU for longer, which `NOTABLE` in `tracekit/analysis/delays.py`
+must exceed.
 """
 
 import argparse

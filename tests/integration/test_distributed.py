@@ -1,6 +1,7 @@
 """Ranks: what is recorded of their communication, that it changes nothing, and whose delays are named."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -120,6 +121,17 @@ def test_the_rank_and_phase_of_a_planted_delay_are_named(
         assert (1 - int(late), "communication") not in [(e.evidence["rank"], e.evidence["phase"]) for e in causes]
     else:
         assert {each.evidence["rank"] for each in causes if each.evidence["phase"] == phase} == {0, 1}
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each rank needs a CPU of its own")
+def test_noise_on_the_cpu_of_a_rank_is_named(tmp_path: Path) -> None:
+    done = record(torchrun(2, "late_ranks.py", "--phase", "noise", "--late", "1", "--steps", "200"), tmp_path / "run")
+    assert done.code == 0, done.err
+    report = analyze(done.run)
+    causes = [each.evidence for each in report.findings if each.id == "delay.root_cause"]
+    assert causes, report.ranks
+    assert [causes[0][name] for name in ("rank", "phase", "by")] == [1, "noise", "kept"]
 
 
 @pytest.mark.alone

@@ -342,7 +342,7 @@ def test_the_largest_of_many_turns_is_not_believed() -> None:
     """GIVEN noise alone THEN what is told of the turn in which a rank took longest is below nothing as often."""
     random, ranks = np.random.default_rng(0), 16
     turn = np.arange(ranks * 20) % ranks
-    told = np.array([_of_its_turn(random.standard_normal(len(turn)), turn, ranks)[1] for _ in range(300)])
+    told = np.array([_of_its_turn("computing", random.standard_normal(len(turn)), turn, ranks)[1] for _ in range(300)])
     assert abs(told.mean()) < 3 * told.std() / np.sqrt(len(told))
 
 

@@ -94,7 +94,7 @@ def _longer(
     for by, rank, reason, series, turn in _than_the_others(meetings, step_ns, ends):
         share, always = _interval(series), True
         if share[0] <= NOTABLE[by]:
-            of_turn, always = _of_its_turn(series, turn, ranks), False
+            of_turn, always = _of_its_turn(by, series, turn, ranks), False
             share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
             if of_turn[0] <= NOTABLE[by]:
                 continue
@@ -104,11 +104,11 @@ def _longer(
     return list(found.values())
 
 
-def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
+def _of_its_turn(by: str, series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
     """The interval of a rank's series in the steps of the turn in which it is the largest: the largest of so many is
-    the luckiest, so every other step of a turn chooses, and those between tell."""
+    the luckiest, so every other step of a turn chooses, and those between tell. Noise knows of no turns."""
     counts = np.bincount(turn, minlength=ranks)
-    if counts.min() < _FEWEST_OF_A_TURN:
+    if by == "kept" or counts.min() < _FEWEST_OF_A_TURN:
         return 0.0, 0.0, 0.0
     place = np.empty(len(turn), dtype=np.int64)  # of a step among those of its turn
     place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
@@ -122,7 +122,7 @@ def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
     exceed in runs without a delay."""
     found = dict.fromkeys(NOTABLE, -np.inf)
     for by, _, _, series, turn in _than_the_others(meetings, step_ns, None):
-        least = max(_interval(series)[0], _of_its_turn(series, turn, len(meetings.ranks))[0])
+        least = max(_interval(series)[0], _of_its_turn(by, series, turn, len(meetings.ranks))[0])
         found[by] = max(found[by], least)
     return found
 

@@ -1,12 +1,16 @@
-"""Data-parallel training in which a rank is late in a phase: `phase` of `late` (a rank, or "turns"), for `ms`.
+"""Data-parallel training in which a rank is late in a phase: `phase` of `late` (a rank, or "turns"), for `ms`; or by
+"noise": each rank has a CPU of its own, and that of the late one is wanted by another process too.
 
 Run by torchrun. Rank 0 prints the hash of the weights and the usual step, ms.
 """
 
 import argparse
 import hashlib
+import os
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.distributed as dist
@@ -65,6 +69,18 @@ def hook(nothing: object, bucket: dist.GradBucket) -> torch.futures.Future[Tenso
     return default_hooks.allreduce_hook(dist.group.WORLD, bucket)
 
 
+@contextmanager
+def noise() -> Iterator[None]:
+    rank, cpus = int(os.environ["RANK"]), sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
+    if rank != int(options.late):
+        yield
+        return
+    with subprocess.Popen(["timeout", "100", "sh", "-c", "while :; do :; done"]) as other:
+        yield
+        other.terminate()
+
+
 def batches(loader: DataLoader[Tensor]) -> Iterator[Tensor]:
     while True:
         yield from loader
@@ -83,6 +99,9 @@ parser.add_argument("--norm", action="store_true", help="rank 0 gives the others
 parser.add_argument("--by-hand", action="store_true", help="gradients are averaged by the program itself")
 options = parser.parse_args()
 state = {"step": -1}
+beside = ExitStack()
+if options.phase == "noise":
+    beside.enter_context(noise())
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 torch.set_num_threads(1)
@@ -112,4 +131,5 @@ if dist.get_rank() == 0:
     weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
     print(hashlib.sha256(weights).hexdigest(), f"{sorted(took)[len(took) // 2] * 1e3:.3f}")
 dist.barrier()
+beside.close()
 dist.destroy_process_group()
