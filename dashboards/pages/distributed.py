@@ -102,7 +102,10 @@ def _in_words(group: RankGroup) -> str:
 def _of_clock(clock: ClockSummary) -> str:
     host = text.one_line(clock.host, 40)
     if clock.unsure_ms < 0:
-        return f"The clock of {host} jumped: no line fits, so who waited for whom is not to be trusted."
+        return (
+            f"The clock of {host} jumped, or too few meetings tell how it runs: no line fits, so who waited for whom is"
+            " not to be trusted."
+        )
     unevenly = f", unevenly ({clock.pieces} pieces)" * (clock.pieces > 1)
     return (
         f"The clock of {host} was {clock.offset_ms:.3f} ms ahead, {clock.drift_ppm:+.1f} ppm{unevenly}"

@@ -296,9 +296,8 @@ def test_what_a_worker_takes_longer_for_its_first_batch_is_starting_it(persist: 
     that the program does not wait for THEN five sixths of the wait are for starting workers."""
     first = np.arange(BATCHES) % (BATCHES // epochs) == 0
     settings = Loader(num_workers=1, prefetch_factor=2, in_order=True, persistent_workers=persist)
-    found = split(
-        replace(costs(workers=1, consume=0.02), settings=settings, cpu=0.01 + 0.05 * first, first=first, cold=0.05)
-    )
+    one = replace(costs(workers=1, consume=0.02), settings=settings, first=first, cold=0.05)
+    found = split(replace(one, cpu=0.01 + 0.05 * first, wait=0.06 * first))
     assert found is not None
     assert found.startup == pytest.approx(5 / 6, abs=0.01) and found.cpu == pytest.approx(1 / 6, abs=0.01)
 
@@ -308,6 +307,7 @@ def test_what_samples_take_longer_at_first_is_computing_them() -> None:
     its samples, and others of 10 that the program does not wait for THEN a sixth of the wait is for starting."""
     first = np.arange(BATCHES) % 20 == 0
     one = replace(costs(workers=1, consume=0.02), cpu=0.01 + 0.05 * first, first=first, cold=0.05)
+    one = replace(one, wait=0.06 * first)
     found = split(replace(one, cold_outside=0.01))
     assert found is not None
     assert found.startup == pytest.approx(1 / 6, abs=0.01) and found.cpu == pytest.approx(5 / 6, abs=0.01)
@@ -319,7 +319,7 @@ def test_connecting_a_worker_is_starting_it(persist: bool) -> None:
     takes 30 more to connect for THEN three quarters of the wait are for starting; and it all is in the forecast. As
     where each epoch has a loader of its own, whose workers would persist."""
     first = np.arange(BATCHES) % 20 == 0
-    one = replace(costs(workers=1, cpu=0.01, consume=0.02), first=first, connect=0.03)
+    one = replace(costs(workers=1, cpu=0.01, consume=0.02), first=first, wait=0.04 * first, connect=0.03)
     own = msgspec.structs.replace(one.settings, persistent_workers=persist, made=int(first.sum()))
     one = replace(one, settings=own)
     found = split(one)

@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 
 from tracekit.analysis.meetings import Floats, Meetings, Times
 
-# Of the bounds the tightest count; so many stretches of time have one of each.
+# Of the bounds the tightest count; so many stretches of meetings have one of each.
 _STRETCHES = 200
 # Where no straight line fits it has twice as many pieces as it takes, if there are enough of these stretches in each:
 # as many would hardly fit, and be the worse known the surer they seem.
@@ -81,7 +81,7 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
     when = entered[own].max(axis=0)
     begin, length = int(when.min()), max(int(np.ptp(when)), 1)
     share = (when - begin) / length  # of the run
-    stretch = np.minimum(share * _STRETCHES, _STRETCHES - 1).astype(np.int64)
+    stretch = np.arange(len(when)) * _STRETCHES // max(len(when), _STRETCHES)
     upper, lower = _tightest(stretch, most), _tightest(stretch, -least)
     middle = float(np.median((most + least) / 2))
     bounds = np.concatenate([most[upper] - middle, middle - least[lower]])
@@ -94,11 +94,10 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
     def rows(pieces: int) -> Floats:
         return np.concatenate([weights(pieces)[upper], -weights(pieces)[lower]])
 
-    filled = np.unique(stretch)
     straight, unsure = _line(rows(1), bounds)
     line = straight
     for pieces in (each for each in _PIECES if unsure <= 0):
-        if np.bincount(filled * pieces // _STRETCHES, minlength=pieces).min() >= _FEWEST_STRETCHES:
+        if _fewest(stretch, np.minimum(share * pieces, pieces - 1).astype(np.int64), pieces) >= _FEWEST_STRETCHES:
             _, fits = _line(rows(pieces // 2), bounds)
             line, unsure = _line(rows(pieces), bounds) if fits > 0 else (straight, unsure)
     if unsure > 0:
@@ -109,6 +108,12 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
         line = _towards(wanted, line, rows(len(line) - 1), bounds)
         unsure = max(unsure, _farthest(rows(len(line) - 1), bounds, line))
     return Clock(host, at + begin + np.linspace(0, length, len(line)).astype(np.int64), middle + line, unsure)
+
+
+def _fewest(stretch: NDArray[np.int64], piece: NDArray[np.int64], pieces: int) -> int:
+    """How many stretches the piece has that has the fewest."""
+    both = np.unique(np.stack([stretch, piece]), axis=1)
+    return int(np.bincount(both[1], minlength=pieces).min())
 
 
 def _leaving(

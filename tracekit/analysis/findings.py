@@ -12,7 +12,7 @@ from tracekit.analysis.words import counted
 # A finding names so many layers and operators: those that a reader looks at first.
 _TOP = 20
 _ALL_RANKS = "world"  # the group of all of them
-_HOW = {"blocked": "blocked", "computing": "at work", "kept": "kept from its CPU by others"}  # of a delay
+_HOW = {"blocked": "blocked", "computing": "at work", "kept": "kept from its CPU"}  # of a delay
 
 
 def find_all(report: Report) -> list[Finding]:

@@ -35,8 +35,8 @@ class Handover:
     """From when a batch was made it takes so long to `send` it, until its first bytes are there for the program, and
     the program so long to `receive` it, with a CPU for each that wants one. As it took its batches the program computed
     for so long in all (`computing`), and was `delayed` for so long by what else wanted its CPU. It finds that a batch
-    is there while it waits for those that are not: to receive one would take `more_if_there`, if all were. All in
-    seconds."""
+    is there while it waits for those that are not: to receive one would take `more_if_there` longer, if all
+    were. All in seconds."""
 
     send: float = 0.0
     receive: float = 0.0
@@ -91,7 +91,7 @@ def _looking(before_taking: Seconds, late: Seconds, known: NDArray[np.bool_]) ->
     found = early if np.count_nonzero(early) >= _FEWEST else there
     if np.count_nonzero(found) < _FEWEST:
         return 0.0, 0.0
-    share_there = np.count_nonzero(there) / np.count_nonzero(known)
+    share_there = float(np.count_nonzero(there) / np.count_nonzero(known))
     return max(float(np.median(before_taking[found])), 0.0), share_there
 
 

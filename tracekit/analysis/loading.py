@@ -46,7 +46,7 @@ class LoaderCosts:
     `delayed`, waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without
     waiting for a CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share
     `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. Where all batches are
-    there when they are asked for it takes `more_if_there` on average, to find that they are. `first` marks
+    there when they are asked for it takes `more_if_there` longer, to find that they are. `first` marks
     those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
     was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
     until it makes its first batch, for which it computes for `cold` longer than for others (of that for `cold_outside`

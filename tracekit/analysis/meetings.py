@@ -28,8 +28,8 @@ PHASES = ["loading", "forward", "backward", "optimizer", "communication", GARBAG
 _HELD = "held"
 _UNKNOWN, _KEPT, _ELSEWHERE = len(PHASES), len(PHASES) + 1, len(PHASES) + 2
 # All ranks together look at so many meetings of a group, of 1 kB each; where there are more, at some stretches of them:
-# so many, or up to twice that.
-_MOST, _STRETCHES = 2_000_000, 8
+# so many, or up to twice that. Of each rank no fewer than the last.
+_MOST, _STRETCHES, _LEAST = 2_000_000, 8, 1000
 
 # From these nobody goes before all have come; a broadcast's root does, say.
 _OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
@@ -168,14 +168,15 @@ def _chosen(sequence: Times, most: int) -> NDArray[np.intp]:
     ranks, each of which chooses by itself; who has a record of more meetings chooses a part of what the others do."""
     if len(sequence) <= most:
         return np.arange(len(sequence))
-    # Powers of two: ranks that lack some meetings, or the last ones, come to the same or to a part of it.
+    # Powers of two: ranks that lack some meetings come to the same, or to a part of it; so they mostly do where they
+    # lack the last ones.
     period = 2 ** max(int(np.log2((sequence[-1] + 1) / _STRETCHES)), 0)
     every = 2 ** int(np.ceil(np.log2(len(sequence) / most)))
     return np.flatnonzero(sequence % period < max(period // every, 1))
 
 
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
-    chosen = _chosen(rows["sequence"].to_numpy(np.int64), _MOST // max(who.world, 1))
+    chosen = _chosen(rows["sequence"].to_numpy(np.int64), max(_MOST // max(who.world, 1), _LEAST))
     looked_at, stretch = len(chosen) / len(rows), np.cumsum(np.diff(chosen, prepend=-1) > 1, dtype=np.int64)
     rows = rows.iloc[chosen]
     names = ("sequence", "entered_ns", "waits_ns", "left_ns")
@@ -200,7 +201,7 @@ def meetings_of(ways: Sequence[Way], people: Sequence[Person]) -> Iterator[Meeti
     groups: dict[tuple[tuple[int, int, int], str], list[Way]] = {}
     for way in ways:
         groups.setdefault((jobs[way.who.process], way.group), []).append(way)
-    often = sorted(sorted(groups.items()), key=lambda each: -sum(len(way.sequence) for way in each[1]))
+    often = sorted(sorted(groups.items()), key=lambda each: -sum(len(way.sequence) / way.looked_at for way in each[1]))
     for ((attempt, _, _), group), members in often:
         common = reduce(np.intersect1d, [way.sequence for way in members])
         if len(members) > 1 and len(common):
@@ -251,7 +252,8 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
         kept[at, 1:] = took[:, _KEPT, 0]
         awaited[at, 1:] = way.awaited_entering[places[1:]] - way.awaited_leaving[places[:-1]]
     ranks, hosts = [way.who.rank for way in members], [way.who.host for way in members]
-    looked_at = min(way.looked_at for way in members)
+    are_all = all(way.looked_at == 1 for way in members)
+    looked_at = 1.0 if are_all else len(common) / max(len(way.sequence) / way.looked_at for way in members)
     return Meetings(
         group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides,
         looked_at,

@@ -276,7 +276,8 @@ class RankGroup(msgspec.Struct):
     `transfer` for the rest of their communication. `efficiency` as POP has it (parallel = load balance x serialization
     x transfer), {} where it is not known. `path`: what the path through all ranks that decides how long it takes
     consists of, in seconds; of its loading, what the makers of batches did by itself. `followed`: of the waiting, the
-    share of which it is known what the ranks did before. Of very many meetings the share `looked_at` is.
+    share of which it is known what the ranks did before. Of very many meetings the share `looked_at` is: `meetings`,
+    `seconds` and all that is in rank-seconds are of these.
     Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks.
     """
 

@@ -53,7 +53,7 @@ def connect_of(batches: pd.DataFrame, usual: float) -> float:
     is_first = (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["index"] == 0)
     awaited = batches[is_first & (batches["made_ns"] > batches["asked_ns"])]
     took = (awaited["received_ns"] - awaited["made_ns"]).median() / _NS
-    return max(float(took) - usual, 0.0) if len(awaited) else 0.0
+    return max(float(took - usual), 0.0) if len(awaited) else 0.0
 
 
 def stop_of(run: Run, process: int, loader: str, cpus: float) -> float:

@@ -231,7 +231,7 @@ def _doubts(groups: list[RankGroup]) -> list[str]:
     """What is no rank's doing, what was not looked at, and clocks that do not tell who came last."""
     found = [
         f"{each.kept:.0%} of the waiting of group {shortened(each.group, 20)} was for ranks that were kept from their"
-        " CPUs by others"
+        " CPUs by what else wanted these"
         for each in groups[:_ROWS]
         if round(each.kept, 2) > 0
     ]
@@ -241,11 +241,16 @@ def _doubts(groups: list[RankGroup]) -> list[str]:
         for each in groups[:_ROWS]
         if each.looked_at < 1
     ]
+    found += [
+        f"Too few steps of group {shortened(each.group, 20)} were followed on all ranks to name anybody"
+        for each in groups[:_ROWS]
+        if each.followed and not each.is_told
+    ]
     hosts = dict.fromkeys(clock.host for each in groups for clock in each.clocks if clock.unsure_ms < 0)
     if hosts:
         found.append(
-            f"The clock of {', '.join(list(hosts)[:_ROWS])} does not run evenly with that of the first host: who waited"
-            " for whom between these is not certain"
+            f"The clock of {', '.join(list(hosts)[:_ROWS])} jumped, or too few meetings tell how it runs: who waited"
+            " for whom on other hosts is not certain"
         )
     return found
 

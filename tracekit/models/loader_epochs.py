@@ -278,7 +278,8 @@ def receive_s(costs: LoaderCosts) -> float:
 
 def are_first(costs: LoaderCosts, workers: int) -> Seconds:
     """1 for each batch that would be the first one of a worker, whatever it is; 0 for the others."""
-    begins = np.flatnonzero(costs.first)[: 1 if costs.settings.persistent_workers else None]
+    begins = np.flatnonzero(costs.first)
+    begins = begins[:1] if costs.settings.persistent_workers and _makings(costs) < len(begins) else begins
     found = np.zeros(len(costs))
     found[np.minimum(begins[:, None] + np.arange(workers), len(costs) - 1)] = 1.0
     return found

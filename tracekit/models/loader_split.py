@@ -68,14 +68,16 @@ def split(costs: LoaderCosts) -> Split | None:
         left[name] = min(stall(costs, rest, machine, settings) + stops, *left.values())
         if name == "cpu":
             faster = min(stall(costs, _unhindered(costs, rest), machine, settings) + stops, left[name])
-    if left["cpu"] < (waited := measured_wait(costs)) < whole:
-        for name in ("", "storage"):
-            left[name] = left["cpu"] + (left[name] - left["cpu"]) * (waited - left["cpu"]) / (whole - left["cpu"])
-    waits = list(left.values())
+    # So much of what is made was waited for.
+    waited = max(float(measured_wait(costs)), float(left["cpu"]))
+    part = float((waited - left["cpu"]) / (whole - left["cpu"])) if 0 < waited < whole else 1.0
+    for name in ("", "storage"):
+        left[name] = left["cpu"] + (left[name] - left["cpu"]) * part
+    waits = [float(each) for each in left.values()]
     names = [name for name in left if name]
     shares = dict(zip(names, (-np.diff(waits) / waits[0]).tolist(), strict=True))
-    slowed = (left["cpu"] - faster) / waits[0]
-    return Split(**shares, startup=waits[-1] / waits[0], order=max(order / whole, 0.0), slowed=slowed)
+    order, slowed = max(float(order), 0.0) * part / waits[0], float(left["cpu"] - faster) / waits[0]
+    return Split(**shares, startup=waits[-1] / waits[0], order=order, slowed=slowed)
 
 
 def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workload]]:

@@ -77,8 +77,10 @@ def noise() -> Iterator[None]:
         yield
         return
     with subprocess.Popen(["timeout", "100", "sh", "-c", "while :; do :; done"]) as other:
-        yield
-        other.terminate()
+        try:
+            yield
+        finally:
+            other.terminate()
 
 
 def batches(loader: DataLoader[Tensor]) -> Iterator[Tensor]:
