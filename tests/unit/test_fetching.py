@@ -13,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.collectors import fetching as module
+from tracekit.collectors import looking
 from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance
 from tracekit.collectors.looking import Faults, Look, Samples, running
 from tracekit.record.wire import SHARES, UNKNOWN_SHARE
+
+
+def test_a_thread_that_is_kept_from_its_cpu_makes_no_mark_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(0, 100_000, 200))
+    late = iter([0] * 10 + [1_000_000] * 100)
+    monkeypatch.setattr(looking, "clock", lambda: next(times) + next(late))
+    assert looking._cost_of_a_mark() == 200
 
 
 @settings(max_examples=60)
