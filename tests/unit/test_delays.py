@@ -219,6 +219,13 @@ def test_ranks_that_lack_meetings_look_at_the_same_stretches(
     assert set(np.intersect1d(of_all, some)) <= set(of_some)
 
 
+@given(st.lists(st.integers(1, 10**7), min_size=60, max_size=300), st.integers(1, 50), st.integers(0, 10**10))
+def test_however_far_apart_meetings_are_some_are_looked_at_and_not_too_many(
+    apart: list[int], most: int, begin: int
+) -> None:
+    assert 0 < len(_chosen(begin + np.cumsum(apart), most)) <= 2 * most
+
+
 def test_who_saves_before_all_meet_is_named(tmp_path: Path) -> None:
     """GIVEN a rank that takes two steps' time behind every twentieth step, and a barrier behind that THEN it is named:
     that step has a meeting more than others."""

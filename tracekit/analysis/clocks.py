@@ -86,13 +86,8 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
     middle = float(np.median((most + least) / 2))
     bounds = np.concatenate([most[upper] - middle, middle - least[lower]])
 
-    def weights(pieces: int) -> Floats:
-        """How much each end of a piece counts at each meeting (K, pieces + 1)."""
-        ends = np.linspace(0, 1, pieces + 1)
-        return np.maximum(1 - np.abs(share[:, None] - ends) * pieces, 0.0)
-
     def rows(pieces: int) -> Floats:
-        return np.concatenate([weights(pieces)[upper], -weights(pieces)[lower]])
+        return np.concatenate([_weights(share[upper], pieces), -_weights(share[lower], pieces)])
 
     straight, unsure = _line(rows(1), bounds)
     line = straight
@@ -101,13 +96,19 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
             _, fits = _line(rows(pieces // 2), bounds)
             line, unsure = _line(rows(pieces), bounds) if fits > 0 else (straight, unsure)
     if unsure > 0:
-        of_ends = weights(len(line) - 1)
+        of_ends = _weights(share, len(line) - 1)
         together = left[own].mean(axis=0) - left[first].mean(axis=0) - middle
         own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > of_ends @ line
         wanted = _leaving(stretch, own_last, of_ends, together, line)
         line = _towards(wanted, line, rows(len(line) - 1), bounds)
         unsure = max(unsure, _farthest(rows(len(line) - 1), bounds, line))
     return Clock(host, at + begin + np.linspace(0, length, len(line)).astype(np.int64), middle + line, unsure)
+
+
+def _weights(share: Floats, pieces: int) -> Floats:
+    """How much each end of a piece counts at some shares of the run (n, pieces + 1)."""
+    ends = np.linspace(0, 1, pieces + 1)
+    return np.maximum(1 - np.abs(share[:, None] - ends) * pieces, 0.0)
 
 
 def _fewest(stretch: NDArray[np.int64], piece: NDArray[np.int64], pieces: int) -> int:

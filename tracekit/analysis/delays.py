@@ -69,9 +69,10 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     waited = float(meetings.waited[:, meetings.seen].sum())
     explained = float(meetings.waited[:, known].sum())
     by_reason = [np.bincount(blame.last, costs, len(meetings.ranks)) for costs in (*blame.phases.T, blame.kept)]
+    longer, is_told = _longer(meetings, step_ns, ends)
     delays = [] if not explained else [
         Delay(meetings.ranks[rank], _REASONS[reason], by, cost / explained, cost / 1e9, share, always)
-        for by, rank, reason, share, always in _longer(meetings, step_ns, ends)
+        for by, rank, reason, share, always in longer
         if (cost := float(by_reason[reason][rank])) > 0
     ]  # fmt: skip
     return Waiting(
@@ -80,19 +81,19 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
         kept_share=float(blame.kept.sum() / explained) if explained else 0.0,
         explained=explained / waited if waited else 0.0,
         delays=sorted(delays, key=lambda delay: -delay.cost_s),
-        is_told=next(_than_the_others(meetings, step_ns, ends), None) is not None,
+        is_told=is_told,
     )
 
 
 def _longer(
     meetings: Meetings, step_ns: float, ends: Times | None
-) -> list[tuple[str, int, int, tuple[float, float, float], bool]]:
+) -> tuple[list[tuple[str, int, int, tuple[float, float, float], bool]], bool]:
     """What ranks took longer for than the others: how, the places of rank and reason, by what share of all steps, and
-    whether in all of them. Of one phase of a rank the larger kind."""
+    whether in all of them. Of one phase of a rank the larger kind. And whether enough steps are known to tell."""
     found: dict[tuple[int, int], tuple[str, int, int, tuple[float, float, float], bool]] = {}
-    ranks = len(meetings.ranks)
+    ranks, is_told = len(meetings.ranks), False
     for by, rank, reason, series, turn in _than_the_others(meetings, step_ns, ends):
-        share, always = _interval(series), True
+        share, always, is_told = _interval(series), True, True
         if share[0] <= NOTABLE[by]:
             of_turn, always = _of_its_turn(by, series, turn, ranks), False
             share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
@@ -101,7 +102,7 @@ def _longer(
         before = found.get((rank, reason))
         if before is None or before[3][1] < share[1]:
             found[rank, reason] = by, rank, reason, share, always
-    return list(found.values())
+    return list(found.values()), is_told
 
 
 def _of_its_turn(by: str, series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:

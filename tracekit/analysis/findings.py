@@ -12,7 +12,12 @@ from tracekit.analysis.words import counted
 # A finding names so many layers and operators: those that a reader looks at first.
 _TOP = 20
 _ALL_RANKS = "world"  # the group of all of them
-_HOW = {"blocked": "blocked", "computing": "at work", "kept": "kept from its CPU"}  # of a delay
+# Of a delay.
+_HOW = {
+    "blocked": "blocked longer than theirs",
+    "computing": "at work longer than theirs",
+    "kept": "kept from its CPU for longer than they were",
+}
 
 
 def find_all(report: Report) -> list[Finding]:
@@ -137,7 +142,7 @@ def _root_causes(report: Report) -> list[Finding]:
                 Finding(
                     "delay.root_cause",
                     f"rank {delay.rank}'s {delay.phase}{host}{alike} caused {delay.share_of_waiting:.0%} of the others'"
-                    f" waiting{where}: it was {_HOW[delay.by]} longer than theirs {often} ({delay.step.expected:.1%} of"
+                    f" waiting{where}: it was {_HOW[delay.by]} {often} ({delay.step.expected:.1%} of"
                     f" a step, {delay.step.low:.1%} to {delay.step.high:.1%})",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},
                 )

@@ -172,7 +172,8 @@ def _chosen(sequence: Times, most: int) -> NDArray[np.intp]:
     # lack the last ones.
     period = 2 ** max(int(np.log2((sequence[-1] + 1) / _STRETCHES)), 0)
     every = 2 ** int(np.ceil(np.log2(len(sequence) / most)))
-    return np.flatnonzero(sequence % period < max(period // every, 1))
+    chosen = np.flatnonzero(sequence % period < max(period // every, 1))[: 2 * most]
+    return chosen if len(chosen) else np.arange(most)  # all may have met at once, between two stretches, or in one
 
 
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
