@@ -198,3 +198,10 @@ def test_light_commands_import_nothing_heavy(tmp_path: Path, arguments: list[str
 def test_reading_settings_imports_nothing_heavy() -> None:
     code = f"import sys, tracekit.settings.file, tracekit.config; print(sorted({HEAVY!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_sampling_begins_before_anything_heavy_is_imported() -> None:
+    """Where the program needs all CPUs the supervisor, which stands back, takes long to import what is heavy."""
+    modules = "tracekit.record.supervisor, tracekit.record.sampling, tracekit.collectors.counters"
+    code = f"import sys, {modules}; print(sorted({HEAVY!r} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

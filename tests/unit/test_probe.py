@@ -13,7 +13,7 @@ from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.cli.main import main
 from tracekit.errors import RunError
 from tracekit.run.folder import PROBE, STUDY_FILE, create_study
-from tracekit.run.manifest import Loader
+from tracekit.run.manifest import Loader, Memory
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
 from tracekit.study.probe import best_of, contenders, is_certain, turn_s
@@ -215,6 +215,20 @@ def test_a_study_is_not_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["analyze", "--probe", str(study)]) == 2
     said = capsys.readouterr().err
     assert "only a run can be probed" in said and said.count("\n") == 1
+
+
+def test_why_a_loader_is_not_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN a run that has seen all of its loader but what memory a worker takes THEN that is told, in one line."""
+    tape = Tape(process=0, role="main")
+    for index in range(20):
+        tape.fetch(9, turn=index, cpu_ms=1)
+        tape.add("batches", tape.now - ns(9), tape.now, loader="loader", epoch=0, index=index, worker=-1, bytes=100)
+        tape.gap(1)
+    loaders, memory = {"loader": Loader(num_workers=0)}, Memory(free=1 << 30, shared=1 << 30)
+    run = make_run(tmp_path / "run", [tape], manifest=make_manifest(cpus=4, loaders=loaders, memory=memory))
+    assert main(["analyze", "--probe", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "nothing to probe: loader: it is not known how much memory" in said and said.count("\n") == 1
 
 
 def summary(times_ms: dict[int, tuple[float, float]], workers: int = 0, name: str = "loader") -> LoaderSummary:

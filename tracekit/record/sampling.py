@@ -4,13 +4,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-
-from tracekit.record.flush import Flusher
 from tracekit.record.tree import descendants
 from tracekit.run.manifest import Manifest, Missing
+
+if TYPE_CHECKING:  # they take a second of CPU time to import: sampling begins before
+    import pyarrow as pa
+
+    from tracekit.record.flush import Flusher
+    from tracekit.record.processes import Processes
 
 # A flush takes some 20 ms, of which little goes with the number of rows.
 FLUSH_INTERVAL_S = 5.0
@@ -24,7 +27,7 @@ class Sampler(Protocol):
 
     def watch(self, pids: Iterable[tuple[int, int]]) -> None: ...
     def sample(self, now_ns: int, complete: bool = False) -> None: ...
-    def drain(self) -> pa.Table: ...
+    def drain(self) -> "pa.Table": ...
     def missing(self) -> list[Missing]: ...
     def close(self) -> None: ...
 
@@ -39,29 +42,29 @@ class Beside(Sampler, Protocol):
 
 
 class Recording:
-    """Samples and flushes until told to stop. A failure is noted in the manifest and never reaches the program."""
+    """Samples from `start` on, and flushes from `flush_by` on, until told to stop. A failure is noted in the manifest and
+    never reaches the program."""
 
-    def __init__(
-        self, flusher: Flusher, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float
-    ) -> None:
-        self._flusher = flusher
+    def __init__(self, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float) -> None:
+        self._flusher: Flusher | None = None
         self._manifest = manifest
         self._samplers = samplers
         self._root = root_pid
         self._hz = hz
         self._stop = threading.Event()
         self._pending: list[pa.Table] = []
-        self._threads = [
-            threading.Thread(target=self._every, args=(1 / hz, self._sample), name="sampler"),
-            threading.Thread(target=self._every, args=(FLUSH_INTERVAL_S, self._flush), name="flusher"),
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        """Sample the program, and from `flush_by` on its children, too."""
+        self._begin("sampler", 1 / self._hz, self._sample)
+
+    def flush_by(self, flusher: "Flusher") -> None:
+        self._flusher = flusher
+        self._begin("flusher", FLUSH_INTERVAL_S, partial(self._flush, flusher))
 
     def stop(self) -> None:
-        """End both threads and close the samplers."""
+        """End the threads and close the samplers."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -75,9 +78,18 @@ class Recording:
         """Sample everything, as the program has ended but can still be read."""
         self._sample_all(complete=True)
 
-    def rest(self) -> dict[str, pa.Table]:
+    def rest(self) -> "dict[str, pa.Table]":
         """The sampled rows that are not in the run yet."""
-        return {"counters": pa.concat_tables(self._pending)} if self._pending else {}
+        if not self._pending:
+            return {}
+        import pyarrow as pa
+
+        return {"counters": pa.concat_tables(self._pending)}
+
+    def _begin(self, name: str, interval: float, act: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._every, args=(interval, act), name=name)
+        thread.start()
+        self._threads.append(thread)
 
     def _every(self, interval: float, act: Callable[[], None]) -> None:
         due = time.monotonic() + interval
@@ -88,9 +100,9 @@ class Recording:
     _tree_seen = 0.0
 
     def _sample(self) -> None:
-        if time.monotonic() - self._tree_seen > _TREE_INTERVAL_S:
+        if self._flusher is not None and time.monotonic() - self._tree_seen > _TREE_INTERVAL_S:
             self._tree_seen = time.monotonic()
-            self._see_tree()
+            self._see_tree(self._flusher.processes)
         self._sample_all(complete=False)
 
     def _sample_all(self, complete: bool) -> None:
@@ -98,18 +110,17 @@ class Recording:
         for name, sampler in list(self._samplers.items()):
             self._guarded(name, partial(sampler.sample, now, complete))
 
-    def _see_tree(self) -> None:
-        processes = self._flusher.processes
+    def _see_tree(self, processes: "Processes") -> None:
         now = time.perf_counter_ns()
         for pid, parent in descendants(self._root):
             processes.see(pid, parent, now)
         for name, sampler in list(self._samplers.items()):
             self._guarded(name, partial(sampler.watch, processes.living()))
 
-    def _flush(self) -> None:
+    def _flush(self, flusher: "Flusher") -> None:
         self._drain()
         try:
-            while self._flusher.flush(time.perf_counter_ns(), self.rest()):
+            while flusher.flush(time.perf_counter_ns(), self.rest()):
                 self._pending.clear()
             self._pending.clear()
         except OSError:

@@ -142,21 +142,31 @@ class _Recorder(threading.Thread):
             # This thread and those it starts: where they and the program want a CPU, the program goes first. The main
             # thread stays as it is, so as not to be late for a signal.
             os.setpriority(os.PRIO_PROCESS, 0, 10)
-            from tracekit.record.flush import Flusher
             from tracekit.record.sampling import Recording
-            from tracekit.record.spools import SpoolFolder
 
-            self._spools = SpoolFolder(self._spool)
-            self._flusher = Flusher(self._run, self._manifest, self._spools, self._child)
             samplers = _samplers(self._options.collectors, self._child, self._manifest)
             if self._options.noise is not None:
                 samplers["noise"] = self._options.noise
-            recording = Recording(self._flusher, self._manifest, samplers, self._child, self._options.sample_hz)
+            recording = Recording(self._manifest, samplers, self._child, self._options.sample_hz)
             recording.start()
+            try:
+                self._flush_by(recording)
+            except BaseException:
+                recording.stop()
+                raise
             self._recording = recording
             self._began = time.monotonic(), time.process_time()
         except Exception as error:
             self._lost = f"the recorder could not start: {type(error).__name__}: {error}"
+
+    def _flush_by(self, recording: "Recording") -> None:
+        # A second of CPU time, which where the program needs all CPUs takes ten or twenty.
+        from tracekit.record.flush import Flusher
+        from tracekit.record.spools import SpoolFolder
+
+        self._spools = SpoolFolder(self._spool)
+        self._flusher = Flusher(self._run, self._manifest, self._spools, self._child)
+        recording.flush_by(self._flusher)
 
     def program_ended(self) -> None:
         """Take the last look at the program, and stock of what the supervisor took while it ran."""

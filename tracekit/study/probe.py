@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
-from tracekit.models.loader_memory import fits, needed
+from tracekit.models.loader_memory import fits, needed, what_is_not_known
 from tracekit.models.loading import MODEL_ERROR, worker_counts
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
@@ -72,16 +72,15 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     counts = worker_counts(thread_budget(describe_cpu()))
     # Half of the memory for each of two, as all of them may have their workers at the same time.
     shares = {loader: _share(each, len(costs)) for loader, each in costs.items()}
+    reasons = {loader: _why_not(each, counts, run.manifest.loaders) for loader, each in shares.items()}
     most = {
         loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
         for loader, each in shares.items()
-        if not (each.settings.iterable or each.settings.varied or each.is_aside or each.at_once or each.in_turn_with)
-        and each.settings.made
-        and not why_no_workers(each.settings, run.manifest.loaders)
+        if not reasons[loader]
     }
-    most = {loader: cell for loader, cell in most.items() if cell[0]}
     if not most:
-        raise StudyError(f"{run.path}: no loader was seen that may have workers, so there is nothing to probe")
+        why = "; ".join(f"{loader}: {reason}" for loader, reason in reasons.items()) or "no loader was seen"
+        raise StudyError(f"{run.path}: there is nothing to probe: {why}")
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
     began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0
@@ -147,6 +146,24 @@ def is_certain(cells: Cells, loaders: list[LoaderSummary]) -> bool:
         for each in loader.forecasts
         if cells.get(loader.loader) == (each.num_workers, each.prefetch_factor)
     )
+
+
+def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Loader]) -> str:
+    """Why a probe would try no other number of workers of the loader; "" where it would."""
+    settings = costs.settings
+    reasons = {
+        "where it was made was not seen": not settings.made,
+        "what its data set gives hangs on the number of workers": settings.iterable,
+        "it was made with other settings or samplers in turn": settings.varied,
+        "a thread of its own reads it": costs.is_aside,
+        "several iterators of it were in use at once": costs.at_once,
+        f"the program asks it in turn with {costs.in_turn_with}": bool(costs.in_turn_with),
+    }
+    fixed = next((why for why, holds in reasons.items() if holds), "") or why_no_workers(settings, facts)
+    if fixed or any(count and fits(costs, count, _PREFETCH) for count in counts):
+        return fixed
+    unknown = what_is_not_known(costs)
+    return f"it is not known {unknown}" if unknown else "there is no memory for a worker"
 
 
 def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
