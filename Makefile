@@ -10,12 +10,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TOOLS := stress-ng fio iperf3
+TESTS = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) : 4 )) --dist loadscope \
+	--no-loadscope-reorder
 BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
-.PHONY: help install packages demo test bench lint clean
+.PHONY: help install packages demo test test-long compiled bench lint clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) packages  ## make .venv with tracekit and all that its tests need, versions as in constraints.txt
 
@@ -51,11 +53,15 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 	@test -s $(DEMO_RUN)/findings.json
 	@echo "report: $(abspath $(DEMO_RUN))/findings.json"
 
+test: compiled  ## lint, then unit, integration and browser tests
+	$(TESTS) -m "not long"
+
+test-long: compiled  ## the same, and tests that measure for long: half as long again
+	$(TESTS)
+
 # The processes that tests start are many: each would compile tracekit anew where Python may not keep what it compiles.
-test: install lint  ## lint, then unit, integration and browser tests
+compiled: install lint
 	@$(BIN)/python -m compileall -q tracekit collectors dashboards samples tests/*.py
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $$(( $$(nproc) < 4 ? $$(nproc) : 4 )) --dist loadscope \
-		--no-loadscope-reorder
 
 bench: $(INSTALLED)  ## every figure that the README claims, measured here; prints JSON
 	@for benchmark in $(BENCHMARKS); do echo "== $$benchmark" >&2; $(BIN)/python $$benchmark --json; done

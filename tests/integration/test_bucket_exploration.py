@@ -91,7 +91,7 @@ def explored(program: Path, folder: Path, how: str, steps: int) -> tuple[Run, st
     return open_run(folder), ended.stdout
 
 
-@pytest.mark.parametrize("how", ["several", "accumulate aside look"])
+@pytest.mark.parametrize("how", ["several", pytest.param("accumulate aside look", marks=pytest.mark.long)])
 def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, program: Path, tmp_path: Path) -> None:
     """GIVEN 1.5 MB of gradients THEN each cap that makes other buckets is tried, round by round, and what is learnt is
     the same, bit by bit: whatever a rank calculates aside."""
@@ -111,8 +111,8 @@ def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, progra
     ("how", "why"),
     [
         ("hook", "calls DistributedDataParallel.register_comm_hook"),
-        ("static", "its graph is static"),
-        ("look toggle", "other parameters are trained"),
+        pytest.param("static", "its graph is static", marks=pytest.mark.long),
+        pytest.param("look toggle", "other parameters are trained", marks=pytest.mark.long),
         ("one explores", "not all ranks explore"),
     ],
 )

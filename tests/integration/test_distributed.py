@@ -103,7 +103,12 @@ def test_how_models_are_wrapped_is_in_the_manifest(both: tuple[str, Recorded]) -
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("phase", "late", "more"),
-    [("loading", "0", ["--norm"]), ("backward", "1", []), ("backward", "turns", []), ("communication", "1", [])],
+    [
+        ("loading", "0", ["--norm"]),
+        ("backward", "turns", []),
+        pytest.param("backward", "1", [], marks=pytest.mark.long),
+        pytest.param("communication", "1", [], marks=pytest.mark.long),
+    ],
 )
 def test_the_rank_and_phase_of_a_planted_delay_are_named(
     phase: str, late: str, more: list[str], tmp_path: Path
@@ -123,6 +128,7 @@ def test_the_rank_and_phase_of_a_planted_delay_are_named(
         assert {each.evidence["rank"] for each in causes if each.evidence["phase"] == phase} == {0, 1}
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each rank needs a CPU of its own")
 def test_noise_on_the_cpu_of_a_rank_is_named(tmp_path: Path) -> None:
@@ -134,6 +140,7 @@ def test_noise_on_the_cpu_of_a_rank_is_named(tmp_path: Path) -> None:
     assert [causes[0][name] for name in ("rank", "phase", "by")] == [1, "noise", "kept"]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_who_waits_for_what_it_has_begun_is_not_late(tmp_path: Path) -> None:
     """GIVEN gradients that the program averages itself, all at once, and then waits for each THEN who was late before
@@ -151,6 +158,7 @@ def test_who_waits_for_what_it_has_begun_is_not_late(tmp_path: Path) -> None:
     assert not report.never_ended
 
 
+@pytest.mark.long
 def test_of_very_short_steps_some_are_left_out_whole(tmp_path: Path) -> None:
     """GIVEN steps that are shorter than what it would cost to follow all of them."""
     command = torchrun(2, "late_ranks.py", "--steps", "1500", "--width", "64", "--batch", "4")
@@ -178,7 +186,7 @@ def test_of_very_short_steps_some_are_left_out_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_the_critical_path_goes_on_through_who_makes_the_batches(workers: int, tmp_path: Path) -> None:
     """GIVEN a rank that sleeps for 40 ms for each batch, in a worker or itself."""
     planted = ["--phase", "loading", "--ms", "40", "--steps", "64", "--width", "128", "--workers", str(workers)]
@@ -244,7 +252,7 @@ def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("words", [[], ["--bucket"]])
+@pytest.mark.parametrize("words", [[], pytest.param(["--bucket"], marks=pytest.mark.long)])
 def test_who_never_came_is_named_where_the_other_lost_patience(words: list[str], tmp_path: Path) -> None:
     """GIVEN a rank that fails, as it waits in vain for another one THEN that is told as if it had waited on."""
     done = record(torchrun(2, "hanging_ranks.py", *words, "--patience", "5"), tmp_path / "run")
@@ -268,6 +276,7 @@ def test_what_is_gathered_and_scattered_of_sharded_parameters_is_recorded(tmp_pa
     assert moved["calls"].tolist() == [6 * STEPS, 3 * STEPS] * 2
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_the_rank_that_is_late_among_sharded_ones_is_named(tmp_path: Path) -> None:
     done = record(torchrun(2, "sharded.py", "--steps", "150", "--ms", "3"), tmp_path / "run")
@@ -288,6 +297,7 @@ def two_hosts() -> Iterator[list[NetworkHost]]:
         yield hosts
 
 
+@pytest.mark.long
 @pytest.mark.alone(again=False)  # a race: one of three runs that hangs is one too many
 def test_models_that_form_their_buckets_never_wait_for_us(tmp_path: Path) -> None:
     """GIVEN 400 models, each of which asks its group for broadcasts as it forms its buckets, while threads of gloo take

@@ -127,6 +127,7 @@ def test_a_program_that_waits_for_storage_is_told_how_many_workers_it_needs(
     assert split["loader"] == "loader" and split["storage"] > 0.5 and split["wait"] > 0.7
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_probe_sees_what_one_reader_cannot_know(slow_images: list[str], tmp_path: Path) -> None:
     """GIVEN a run without workers, over storage that answers any number of readers late but at once THEN its probe has
@@ -172,6 +173,7 @@ print(numbers)
 """
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_an_iterable_that_comes_in_bursts_is_read_further_ahead_by_the_workers_it_has(tmp_path: Path) -> None:
     """GIVEN workers that pause for 60 ms, all at once, after what lasts the program 100 ms WHEN they are four batches
@@ -223,7 +225,10 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.mark.parametrize(
     ("epochs", "why", "sittings"),
-    [("14", "another one is running", [1]), ("4", "would end before it had turns", [3, 4, 5])],
+    [
+        pytest.param("14", "another one is running", [1], marks=pytest.mark.long),
+        ("4", "would end before it had turns", [3, 4, 5]),
+    ],
 )
 def test_a_program_that_cannot_run_beside_itself_is_probed_alone(
     epochs: str, why: str, sittings: list[int], tmp_path: Path
@@ -439,6 +444,7 @@ def test_settings_are_for_the_loader_of_that_origin_whatever_its_name(tmp_path: 
         assert applied.stdout == "1 0 8\n" * 2 and "not applied" not in applied.stderr
 
 
+@pytest.mark.long
 def test_settings_that_no_loader_takes_are_named_and_not_experimented_with(tmp_path: Path) -> None:
     """GIVEN settings of a loader that is made elsewhere, or not at all WHEN it is about whether they make the program
     faster THEN that is not answered, as it never ran with them."""

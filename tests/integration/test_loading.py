@@ -70,6 +70,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_torch_may_need_longer_in_a_worker_than_with_the_threads_of_the_program(tmp_path: Path) -> None:
     """GIVEN samples for which torch computes some of the time WHEN it has two threads THEN one, as a worker has it, may
@@ -114,7 +115,7 @@ for batch in DataLoader(Products(), 8, num_workers=int(sys.argv[1])):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a team needs CPUs")
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_threads_of_libraries_are_seen_in_whoever_makes_batches(workers: int, tmp_path: Path) -> None:
     """GIVEN samples that NumPy multiplies with two threads THEN on two CPUs more workers are not advised; with one
     there is no team."""

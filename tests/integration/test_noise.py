@@ -253,6 +253,7 @@ def test_a_program_that_cannot_be_found_leaves_no_noise(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_study_finds_noise_on_the_programs_own_cpu(tmp_path: Path) -> None:
     """GIVEN a program on one CPU THEN noise there is unsafe, the CPU is named and to blame, and nothing recommended."""

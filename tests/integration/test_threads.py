@@ -67,6 +67,7 @@ def test_the_plan_is_the_planted_one_and_its_gain_too(explored: Path) -> None:
     assert gain["expected"] == pytest.approx(1 / 6.5, abs=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_who_sets_a_count_before_the_loop_is_told_to_take_that_out(explored: Path, tmp_path: Path) -> None:
     found = report(explore(tmp_path, "2"))
@@ -75,6 +76,7 @@ def test_who_sets_a_count_before_the_loop_is_told_to_take_that_out(explored: Pat
     assert "set_num_threads" not in str(report(explored)["advice"])
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_count_that_is_best_for_no_layer_is_dropped_on_the_way(tmp_path: Path) -> None:
     """GIVEN three counts, the third best for no layer WHEN explored THEN it is tried in the first rounds only."""
@@ -115,6 +117,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_what_comes_between_two_steps_now_and_then_is_not_laid_to_a_condition(tmp_path: Path) -> None:
     """GIVEN a program that does something long every 100 steps WHEN explored THEN that takes no rounds from it: were it
@@ -239,7 +242,7 @@ print(torch.get_num_threads(), torch.rand(1).item())
 """
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", pytest.param("GRU", marks=pytest.mark.long)])
 def test_exploring_and_applying_leave_a_training_bit_identical(kind: str, tmp_path: Path) -> None:
     """Layers inside one nn.LSTM one by one, forward and backward counts: on tensors this small no sum is divided."""
     program = [sys.executable, "-c", TRAINING.format(kind=kind)]
@@ -314,6 +317,7 @@ def test_ranks_that_the_environment_does_not_tell_of_change_their_counts_togethe
     assert pairs_of_counts(tmp_path, {}) == [(1, 1), (2, 2)]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path) -> None:
     """GIVEN 6.5 ms with two threads, 8 with one, 5.5 with a plan WHEN studied THEN the verdicts say so."""

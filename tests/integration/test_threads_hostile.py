@@ -92,7 +92,7 @@ print(seen, torch._C.get_num_threads())
 }
 
 
-@pytest.mark.parametrize("head", [1, 2])
+@pytest.mark.parametrize("head", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_plan_leaves_the_program_as_it_is(what: str, head: int, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN.format(common=3 - head, head=head))
@@ -104,6 +104,7 @@ def test_a_plan_leaves_the_program_as_it_is(what: str, head: int, tmp_path: Path
     assert (applied.returncode, applied.stdout) == (without.returncode, without.stdout), applied.stderr
 
 
+@pytest.mark.long
 def test_nested_tensors_do_not_end_an_exploration(tmp_path: Path) -> None:
     program = """
 import torch
