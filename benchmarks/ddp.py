@@ -1,6 +1,6 @@
 """Whether what is told of gradient buckets is right: every cap, four models, three places.
 
-    python benchmarks/ddp.py [--json] [--rounds 6] [--explore-blocks 150] [--only NAME] [--place PLACE] [--keep FOLDER]
+    python benchmarks/ddp.py [--json] [--rounds 4] [--explore-blocks 75] [--only NAME] [--place PLACE] [--keep FOLDER]
 
 Two ranks: on two emulated hosts, network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
 each (root is needed); or on this one, whose CPUs they share with what sends their gradients (`shared`). Per model and
@@ -10,7 +10,8 @@ blocks of steps in random order, each with a model of its own: the truth; caps t
 `predicted` tells of the first run, `explored` of the second. `errors` are those of ratios to the run's own cap;
 `covered`: whether the truth lies in the range. Then the recommended cap, the best one and the run's own take turns once
 more, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the recommended one is there, as
-a share of the best, which is `unsure` by so much (95 %).
+a share of the best, which is `unsure` by so much (95 %). Half an hour to an hour on two CPUs; more rounds and blocks
+tell more where steps are short.
 """
 
 import argparse
@@ -203,8 +204,8 @@ def _all_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--explore-blocks", type=int, default=150, help="of 0.3 s or more, in the run that explores")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--explore-blocks", type=int, default=75, help="of 0.3 s or more, in the run that explores")
     parser.add_argument("--only", choices=MODELS)
     parser.add_argument("--place", choices=list(PLACES))
     parser.add_argument("--keep", metavar="FOLDER", help="record there, and leave the runs")

@@ -42,8 +42,8 @@ class Beside(Sampler, Protocol):
 
 
 class Recording:
-    """Samples from `start` on, and flushes from `flush_by` on, until told to stop. A failure is noted in the manifest and
-    never reaches the program."""
+    """Samples from `start` on, and flushes from `flush_by` on, until told to stop. A failure is noted in the manifest
+    and never reaches the program."""
 
     def __init__(self, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float) -> None:
         self._flusher: Flusher | None = None
