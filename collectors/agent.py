@@ -47,7 +47,7 @@ class AroundBackward(Protocol):
 
     def enter(self) -> None: ...
 
-    def leave(self) -> None: ...
+    def leave(self, failed: bool) -> None: ...
 
 
 class Agent:
@@ -67,7 +67,7 @@ class Agent:
         self.after_fork: list[Callable[[], None]] = []  # in the child
         self.before_exit: list[Callable[[], None]] = []
         self.before_leaving: list[Callable[[], None]] = []  # where Python is left without an exit, too
-        self.after_backward: list[Callable[[], None]] = []  # when no run of the engine is left
+        self.after_backward: list[Callable[[bool], None]] = []  # when no run of the engine is left; did it fail?
         self.around_backward: list[AroundBackward] = []
         self.phases: PhaseClock | None = None  # of a rank of several
         self.resting = Resting(self)

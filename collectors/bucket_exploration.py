@@ -6,15 +6,15 @@ are formed anew.
 
 Ranks must change at the same pass, or they would send each other different buckets. What they count are backward passes
 in which they communicate; so blocks are of so many passes, not of so many seconds, and the order of the caps is the
-same everywhere. A step may have several of them: a block is of as many times more, and begins where a step does. And
-before each change they agree (`Agreement`): a rank that does not explore, or not any more, or is at another pass, lets
-all stop.
+same everywhere. A step may have several of them: a block is of as many times more, and begins where a step does. A pass
+may be of several runs of autograd's engine, and is over when the reducer has reduced all gradients. And before each
+change they agree (`Agreement`): a rank that does not explore, or not any more, or is at another pass, lets all stop.
 
 The analysis is `tracekit.analysis.explored_caps`.
 """
 
 import random
-import sys
+from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -26,7 +26,7 @@ from tracekit.record.wire import Kind
 from tracekit.settings.exploration import BUCKET_CAP, bucket_condition
 from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, LEFT_OUT_COLLECTIVES
 
-from .ddp_configuration import configuration_of
+from .ddp_configuration import MOST_MODELS, configuration_of
 from .exploration import compiles
 from .patching import Patches
 from .tracebacks import comes_from_a_signal_handler
@@ -55,7 +55,7 @@ class BucketExploration:
         self._random = random.Random(explore["seed"])
         self._model: ref[Any] | None = None
         self._is_off = False
-        self._configurations: list[dict[str, object]] = []
+        self._configurations: deque[dict[str, object]] = deque(maxlen=MOST_MODELS)
         self._conditions: list[tuple[str, Any]] = []  # by number: the name, and what torch makes of the cap
         self._queue: list[int] = []
         self._block: int | None = None
@@ -76,7 +76,7 @@ class BucketExploration:
         self._agent.before_exit.append(self._end)
         self._agent.after_fork.append(self._forked)
         self._agent.note_missing(LEFT_OUT_COLLECTIVES, "left out in an exploration of buckets: to see one takes time")
-        self._agent.facts_now.append(lambda: {"ddp": self._configurations} if self._configurations else {})
+        self._agent.facts_now.append(lambda: {"ddp": list(self._configurations)} if self._configurations else {})
 
     def off(self) -> None:
         self._is_off = True
@@ -175,17 +175,16 @@ class BucketExploration:
         except Exception as error:
             self._failed(error)
 
-    def leave(self) -> None:
+    def leave(self, failed: bool) -> None:
         if self._is_off or not self._depth or self._thread != get_ident():
             return
         self._depth -= 1
         if self._depth or self._count() == self._counted:
             return
-        if sys.exc_info()[0] is not None:
+        if failed:
             self._stop("a backward pass failed")
             return
         try:
-            self._is_awaited = False
             self._end_pass()
         except Exception as error:
             self._failed(error)
@@ -195,9 +194,10 @@ class BucketExploration:
         if model is None:
             self._stop("the model is gone")
             return
+        if not self._is_over(model):
+            return
+        self._is_awaited = False
         self._left -= 1
-        if self._left == (_TRANSITION + _STEPS) * self._per_step - 1 and self._block is not None:
-            model.reducer._rebuild_buckets()  # torch would as it is called again, which is not always by all ranks
         if self._left == _STEPS * self._per_step:
             self._began = clock()
         if self._left == self._per_step and self._block is not None:
@@ -209,6 +209,18 @@ class BucketExploration:
             self._next(model)
         else:
             self._stop("not all ranks explore, or they are not at the same pass")
+
+    def _is_over(self, model: Any) -> bool:
+        """Whether the reducer has reduced all gradients; then it forms its buckets anew, where it has yet to. Torch
+        would have it do so as it is called again, which is not always by all ranks; before the first block it is left
+        to."""
+        if self._block is None and self._steps < _WARM_UP:
+            return True
+        try:
+            model.reducer._rebuild_buckets()
+        except RuntimeError:  # it has to finish the pass first
+            return False
+        return True
 
     def _next(self, model: Any) -> None:
         """Begin the next block."""

@@ -9,7 +9,6 @@ In steps that are not followed the reducer has the program's own group again, wh
 group's backend counts what goes past us: that torch calls Python for a bucket costs 20 to 40 us, whatever we do then.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns as clock
@@ -20,7 +19,7 @@ from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUS
 
 from .agent import Agent
 from .alive import Alive
-from .ddp_configuration import configuration_of
+from .ddp_configuration import MOST_MODELS, configuration_of
 from .gradient_pass import Pass, Sort
 from .groups import NO_SEQUENCE, Numbers
 from .in_flight import InFlight, Sent
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _MOST_BUCKETS = 2**16 - 1 - BUCKET  # what a record has room for
 _NOT_KNOWN = object()  # the group of a reducer that has none of ours
-_MOST_MODELS = 16  # that are told of, the last ones
 
 
 class Buckets:
@@ -51,7 +49,7 @@ class Buckets:
         spool = agent.spool
         self._bucket, self._passed, self._used = spool.intern("bucket"), spool.intern(PASSED), spool.intern(USED)
         self._all_used, self._some_unused = spool.intern(ALL_USED), spool.intern(SOME_UNUSED)
-        self._configurations: deque[dict[str, object]] = deque(maxlen=_MOST_MODELS)
+        self._configurations: deque[dict[str, object]] = deque(maxlen=MOST_MODELS)
         self._distributed: Any = None
         self._unseen: Any = None  # within it no mode of the program's sees what we ask of tensors
 
@@ -268,14 +266,13 @@ class Buckets:
         if self._collectives.entered is not None:
             self._collectives.entered.left()
 
-    def _backward_ended(self) -> None:
+    def _backward_ended(self, has_failed: bool) -> None:
         try:
             for state in list(self._passes):
                 if state.seen:
                     state.before, state.seen = state.seen, 0
                     state.looks, state.has_looked = state.has_looked, False
             # The reducer has waited for all of them, unless the pass has failed.
-            has_failed = sys.exc_info()[0] is not None
             self._collectives.look(have_buckets=not has_failed, after_error=has_failed)
         except Exception as error:
             self._agent.fail("collectives", error)

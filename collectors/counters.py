@@ -180,7 +180,8 @@ class Counters:
     def _open(self, key: tuple[int, int], now_ns: int) -> None:
         index, pid = key
         try:
-            process = ProcessReaders(index, pid, now_ns, self._perf, self._note, self._has_schedstat)
+            is_known = any(pid == other for _, other in self._processes)  # under the index of what it was before
+            process = ProcessReaders(index, pid, now_ns, self._perf, self._note, self._has_schedstat, is_known)
             self._readings += process.beginnings()
             self._processes[key] = process
         except OSError:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 NOT_SEEN = -1
 _LONGEST_UNSURE = 2**31 - 1  # what a record has room for
 _MOST = 1024  # of a program that never waits for what it begins
+# Backends do what they were given nearly in order: behind so many that go on nobody asks, or each call would ask all of
+# those that a program has begun at once.
+_AHEAD = 4
 
 
 @dataclass(slots=True)
@@ -42,18 +45,19 @@ class InFlight:
     def __init__(self, agent: "Agent") -> None:
         self._note = agent.spool.note
         self._works: deque[tuple[Sent, Callable[[], bool], int]] = deque()
+        self._sent: dict[int, Sent] = {}  # by id of the work, which `_works` keeps
         self.has_failed = False  # something of it, or it was never done
 
     def add(self, sent: Sent, is_done: Callable[[], bool]) -> None:
         if len(self._works) < _MOST and not sent.on_device:
             self._works.append((sent, is_done, sent.begun))
+            self._sent[_id_of(is_done)] = sent
         else:
             self.note(sent, sent.begun, NOT_SEEN)
 
     def of(self, work: object) -> Sent | None:
         """What a work of torch's is about, if that goes on."""
-        works = list(self._works)  # at once: another thread may look meanwhile
-        return next((sent for sent, is_done, _ in works if getattr(is_done, "__self__", None) is work), None)
+        return self._sent.get(id(work))
 
     def is_newest(self, work: object) -> bool:
         """Whether a work of torch's is about what was begun last of what goes on."""
@@ -66,18 +70,23 @@ class InFlight:
         """Note what is done by now; where `have_buckets` all buckets are, whatever their works say yet. Where the
         program got an error it may be that of one of them."""
         works = self._works
+        go_on: list[tuple[Sent, Callable[[], bool], int]] = []
         for _ in range(len(works)):
+            if len(go_on) == _AHEAD and not (have_buckets or after_error):
+                break
             try:
                 sent, is_done, not_before = works.popleft()
             except IndexError:  # another thread looks too
-                return
+                break
             now = clock()
             if (have_buckets and sent.how >= BUCKET) or is_done():
                 failed = after_error and _has_failed(is_done)
                 self.has_failed |= failed
+                self._sent.pop(_id_of(is_done), None)
                 self.note(sent, now, NOT_SEEN if failed else min(now - not_before, _LONGEST_UNSURE))
             else:
-                works.append((sent, is_done, now))
+                go_on.append((sent, is_done, now))
+        works.extendleft(reversed(go_on))
 
     @property
     def oldest(self) -> Sent | None:
@@ -106,6 +115,7 @@ class InFlight:
     def forget(self) -> None:
         """In a forked child, whose parent's works these are."""
         self._works.clear()
+        self._sent.clear()
 
     def note(self, sent: Sent, end: int, unsure: int) -> None:
         """Note communication that has ended."""
@@ -116,6 +126,10 @@ class InFlight:
                 unsure, sent.how, int(Kind.COLLECTIVE),
             )
         )  # fmt: skip
+
+
+def _id_of(is_done: Callable[[], bool]) -> int:
+    return id(getattr(is_done, "__self__", None))
 
 
 def _has_failed(is_done: Callable[[], bool]) -> bool:

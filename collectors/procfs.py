@@ -135,12 +135,21 @@ def _read_at(folder: int, path: str, size: int = 8192) -> bytes:
 
 
 class ProcessReaders:
-    """The readers of one process and its threads. Raises OSError when the process is gone already."""
+    """The readers of one process and its threads; of one that `is_known` what it did before is told by other readers.
+    Raises OSError when the process is gone already."""
 
     def __init__(
-        self, index: int, pid: int, now_ns: int, perf: PerfEvents, note: Note, has_schedstat: bool = True
+        self,
+        index: int,
+        pid: int,
+        now_ns: int,
+        perf: PerfEvents,
+        note: Note,
+        has_schedstat: bool = True,
+        is_known: bool = False,
     ) -> None:
         self.index = index
+        self._is_known = is_known
         self.changed = False  # set when threads came or went; whoever keeps `often` and `seldom` resets it
         self._perf = perf
         self._note = note
@@ -189,14 +198,15 @@ class ProcessReaders:
             for thread in sorted(alive - self._threads.keys()):
                 self._threads[thread] = self._thread_readers(thread)
                 self._seldom[thread] = [self._switches(thread)]
-                kept += _beginnings(self._threads[thread] + self._seldom[thread])
-        self._since = now_ns
+                if not self._is_known:
+                    kept += _beginnings(self._threads[thread] + self._seldom[thread])
+        self._since, self._is_known = now_ns, False
         kept.append((now_ns, self._count, self._count.read()))
         return kept
 
     def beginnings(self) -> list[Reading]:
         """Zero for the totals of the process itself, at its start: what it did before it was found is not lost."""
-        return _beginnings(self._own + self._own_seldom)
+        return [] if self._is_known else _beginnings(self._own + self._own_seldom)
 
     def lost(self, reader: Reader, now_ns: int) -> None:
         """A reading failed: if a thread ended, its perf events, which stay, are now read for the last time."""

@@ -147,19 +147,21 @@ class Steps:
                     agent.phases.enter(IN_BACKWARD)
             except Exception as error:
                 agent.fail("steps", error)
-            this = object()
+            this, failed = object(), True
             start = clock()
             try:
                 under_way.add(this)
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                failed = False
+                return result
             finally:
                 under_way.discard(this)
                 end = clock()
                 try:
                     for act in agent.after_backward if not under_way else ():
-                        act()
+                        act(failed)
                     for around in agent.around_backward if not gradients_only else ():
-                        around.leave()
+                        around.leave(failed)
                     if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
                     if self.backward is not None and self.backward.open:

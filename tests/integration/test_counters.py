@@ -239,3 +239,23 @@ def test_every_counter_names_its_source_and_is_described() -> None:
         assert (series.process == -1).all() == (describe(name).scope == "machine")
         assert (series.thread != 0).all() == (describe(name).scope == "thread")
     assert {"host.cpu_busy_ns", "host.steal_ns"} <= set(rows.counter)
+
+
+def test_what_a_process_did_before_it_became_another_is_told_once() -> None:
+    """GIVEN a program that ran another one in its place, which has another number THEN no CPU time is told of both."""
+    with program("burn(0.3); say(1); sys.stdin.readline(); burn(0.3); say(1); sys.stdin.read()") as child:
+        assert child.stdout is not None and child.stdin is not None
+        counters = Counters(child.pid)
+        child.stdout.readline()
+        counters.sample(time.time_ns())
+        counters.watch([(1, child.pid)])
+        counters.sample(time.time_ns())
+        child.stdin.write("\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        counters.sample(time.time_ns(), complete=True)
+        rows = counters.drain().to_pandas()
+        counters.close()
+    for counter in ("process.cpu_ns", "thread.cpu_ns"):
+        of = rows[rows["counter"] == counter].groupby("process")["value"].sum()
+        assert of[0] > 0.25e9 and 0.25e9 < of[1] < 0.5 * of.sum() + 0.1e9

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from recording import TORCHRUN, plain, record
 
+from tracekit.analysis.people import ranks_of
 from tracekit.analysis.report import analyze
+from tracekit.analysis.steps import find_steps
 from tracekit.analysis.unused_parameters import unused_parameters
 
 PROGRAM = """
@@ -143,5 +145,5 @@ def test_ranks_of_uneven_inputs_go_on_with_the_same_numbers(tmp_path: Path) -> N
         " WHERE \"group\" = 'world' AND sequence >= 0 GROUP BY sequence ORDER BY sequence DESC LIMIT 20"
     )
     assert (found["ranks"] == 2).all() and (found["kinds"] == 1).all()
-    looks = unused_parameters(done.run)
+    looks = unused_parameters(done.run, ranks_of(done.run, find_steps(done.run).main))
     assert looks is not None and (looks.ranks, looks.passes, looks.with_some) == (2, 2 * 10 + 2 * 10 + 6, 0)

@@ -176,3 +176,18 @@ def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp
     assert (done.returncode, done.stdout) == (without.returncode, without.stdout), done.stderr
     notes = [note for note in open_run(tmp_path / "run").missing if "planted" in note.why]
     assert notes and all(collector in note.what for note in notes)
+
+
+def test_a_job_that_stands_back_is_recorded_and_stands_back(tmp_path: Path) -> None:
+    """GIVEN a niceness beyond that with which we record THEN no thread of ours goes before it."""
+    code = (
+        "import os, time\n"
+        "time.sleep(2)\n"
+        "tasks = [f'/proc/{os.getppid()}/task/{name}/stat' for name in os.listdir(f'/proc/{os.getppid()}/task')]\n"
+        "print(*sorted({open(task).read().rpartition(')')[2].split()[16] for task in tasks}))"
+    )
+    arguments = ["nice", "-n", "15", *TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", sys.executable, "-c"]
+    done = subprocess.run([*arguments, code], capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+
+    assert (done.stdout, done.stderr, done.returncode) == ("15\n", "", 0)
+    assert not [note for note in open_run(tmp_path / "run").missing if note.lost]

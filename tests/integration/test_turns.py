@@ -12,7 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from recording import TRACEKIT
 
+from tracekit.run.reader import open_run
 from tracekit.study.turns import alone, take_turns
 
 # Notes the time again and again, in a child of its own, which a stop must reach too.
@@ -64,6 +66,18 @@ class Starts:
 class Interrupted(Starts):
     def start(self) -> subprocess.Popen[bytes]:
         raise KeyboardInterrupt
+
+
+def test_who_records_a_program_that_does_not_end_completes_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a program that hears of its end and goes on THEN it is killed, and what was recorded of it is all there."""
+    monkeypatch.setattr("tracekit.study.turns._PATIENCE_S", 4.0)
+    code = "import signal, time; signal.signal(signal.SIGTERM, lambda *args: None); [time.sleep(1) for _ in range(99)]"
+    words = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", code]
+    run = alone(Starts(words, looks=10), most_s=2.0)
+    assert run.was_ended and open_run(tmp_path / "run").manifest.ended_ns
+    assert len(open_run(tmp_path / "run").sql("SELECT * FROM processes")) == 1
 
 
 def test_one_runs_at_a_time_and_all_to_their_end(tmp_path: Path) -> None:

@@ -154,6 +154,18 @@ def test_an_exploration_that_was_too_short_tells_nothing(tmp_path: Path) -> None
     assert report.buckets is None and "2 rounds of blocks" in report.advice
 
 
+def test_what_was_measured_of_a_part_of_the_program_is_not_recommended(tmp_path: Path) -> None:
+    """GIVEN a cap that was faster for one of two models, or until others were trained THEN it is not for all."""
+    run = explored(tmp_path / "first", {"25": 10.0, "1": 9.0}, rounds=20)
+    run.manifest.ddp *= 2
+    report = analyze(run)
+    assert not report.settings and "several models are wrapped" in report.advice
+    run = explored(tmp_path / "second", {"25": 10.0, "1": 9.0}, rounds=20)
+    run.manifest.add_missing("an exploration of gradient buckets", "other parameters are trained")
+    report = analyze(run)
+    assert not report.settings and "other parameters are trained" in report.advice
+
+
 def test_of_many_rounds_some_are_averaged(tmp_path: Path) -> None:
     report = analyze(explored(tmp_path / "run", {"25": 1.0, "1": 0.9}, rounds=900))
     assert report.buckets is not None and report.buckets.rounds == 900

@@ -368,6 +368,8 @@ def test_ranks_that_are_started_again_together_are_of_one_attempt() -> None:
     again = [replace(who, process=who.process + 4, attempt=0, began_ns=99) for who in people[:2]]
     assert [who.attempt for who in _in_one_attempt([*people, *again])] == [0, 0, 1, 1, 0, 0]
     assert [who.attempt for who in _in_one_attempt([people[0], *people[2:]])] == [0, 1, 1]
+    late = [replace(people[2], began_ns=51), people[1], people[3]]
+    assert [who.attempt for who in _in_one_attempt(late)] == [1, 0, 1]
 
 
 def test_waiting_for_who_was_kept_from_its_cpu_is_told(tmp_path: Path) -> None:

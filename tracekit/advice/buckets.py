@@ -26,7 +26,7 @@ def bucket_settings(run: Run, report: Report) -> Advice:
     models = run.manifest.ddp
     if not models:
         return Advice([], "")
-    looked = found_unused(run, models)
+    looked = found_unused(run, models, ranks_of(run, report.steps.process))
     report.findings += [looked] if looked is not None else []
     further = (
         f" What `{SETTING_OF_LOOK} = false` saves, `tracekit study ddp` measures." if needless_look(report) else ""
@@ -38,14 +38,19 @@ def bucket_settings(run: Run, report: Report) -> Advice:
 def _of_caps(run: Run, report: Report) -> Advice:
     steps = steps_of(run, report.steps.process)
     tried = explored_caps(run, steps)
+    # What came after is not known, as of a model that was wrapped later, or of parameters that were frozen before.
+    ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), "")
     if tried is not None:
-        found = tried.problem or _measured(tried, report.steps.count, world_of(ranks_of(run, report.steps.process)))
+        found = (
+            tried.problem
+            or ended
+            or _measured(tried, report.steps.count, world_of(ranks_of(run, report.steps.process)))
+        )
     else:
         seen = gradient_passes(run, steps)
         found = seen if isinstance(seen, str) else bucket_forecasts(seen)
         found = found if isinstance(found, str) else _behind(found, _awaited_ms(report))
     if isinstance(found, str):
-        ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), "")
         why = ended or (found if tried else f"{found}; `{_measured_by(run)}` measures what others take")
         return Advice([], f"Nothing is told of gradient buckets: {why}.")
     report.buckets = found

@@ -133,7 +133,7 @@ def uneven_samples(run: Run) -> Finding | None:
     title = f"the slowest {_FEW:.0%} of {looked_at} samples take {share:.0%} of their time"
     if len(samples):
         slowest = samples.iloc[0]
-        title += f", first of them sample {slowest['index']} ({slowest['wall_ns'] / _NS_PER_MS:.3g} ms)"
+        title += f", first of them sample {int(slowest['index'])} ({slowest['wall_ns'] / _NS_PER_MS:.3g} ms)"
     evidence = {
         "looked_at": looked_at,
         "share": share,

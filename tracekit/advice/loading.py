@@ -41,6 +41,7 @@ from tracekit.settings.inside import WHICH
 # Where the CPUs are busy for this share of the time, no number of workers finds more of them.
 _FULL = 0.9
 _MS = 1e3
+_OPEN_FILES = "a file that its data set holds open is one for all forked workers: open it in each"
 _SHARED_OUT = "reads an iterable data set, which other workers would share out differently"
 
 
@@ -216,6 +217,8 @@ def _advise(
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
             f" storage and CPUs serve more{_of_one_thread(costs)}; {_how_to_probe(report)} tells"
         )
+    if chosen.num_workers and not summary.num_workers and by in ("", "fork"):
+        why += f"; {_OPEN_FILES}"
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
         values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor

@@ -1,7 +1,9 @@
 """Unused parameters: the look for them that DistributedDataParallel was asked for, and may do without."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
+from tracekit.analysis.people import Person
 from tracekit.analysis.report_schema import Finding, Report
 from tracekit.analysis.unused_parameters import unused_parameters
 from tracekit.run.manifest import Wrapped
@@ -19,11 +21,12 @@ def needless_look(report: Report) -> bool:
     )
 
 
-def found_unused(run: Run, models: list[Wrapped]) -> Finding | None:
-    """`ddp.unused_parameters`: what the look has found, in how many passes. None where nobody looked."""
+def found_unused(run: Run, models: list[Wrapped], job: Sequence[Person]) -> Finding | None:
+    """`ddp.unused_parameters`: what the look has found, in how many passes of the ranks of a job. None where nobody
+    looked."""
     if not any(each.find_unused_parameters and not each.static_graph for each in models):
         return None
-    found = unused_parameters(run)
+    found = unused_parameters(run, job)
     if found is None:
         return None
     looked = f"looked for unused parameters in {found.passes} backward passes of {found.ranks} ranks"

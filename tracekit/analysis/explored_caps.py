@@ -52,6 +52,8 @@ def explored_caps(run: Run, steps: Steps) -> ExploredCaps | None:
     if not tried["blocks"].iloc[0] or not run.manifest.ddp:
         return None
     model = run.manifest.ddp[0]
+    if len(run.manifest.ddp) > 1:
+        return ExploredCaps(model, np.nan, [], 0, "several models are wrapped, and one of them was explored")
     times = condition_times(run, steps)
     table = times.pivot_table(index="round", columns="name", values="step_ns").dropna()
     own = bucket_condition(model.bucket_cap_mb)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import union
-from tracekit.analysis.people import ranks_of, world_of
+from tracekit.analysis.people import ranks_beside, ranks_of, world_of
 from tracekit.analysis.steps import Steps
 from tracekit.run.manifest import Manifest, Wrapped
 from tracekit.run.reader import Run
@@ -132,7 +132,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     seen = usual[["process", "number"]].drop_duplicates()
     if len(seen) < _FEWEST_PASSES:
         return f"{len(seen)} passes with the same buckets were seen"
-    together = -(-len(job) // _sets_of_cpus(run))
+    together = ranks_beside(run, steps.main)
     if why := _crowded(here.manifest, together):
         return why
     each = usual.groupby("bucket").median(numeric_only=True)
@@ -197,11 +197,6 @@ def _cpu_per_byte(here: Run, ranks: str, sent: float) -> float:
         return float("nan")
     passes, with_buckets = (here.sql(query.format(ranks=ranks)) for query in (PASSES, _WITH_BUCKETS))
     return _cpu_beside(here, passes, with_buckets) / sent
-
-
-def _sets_of_cpus(run: Run) -> int:
-    """How many sets of CPUs the ranks are on: each a host's, or what one was given of it."""
-    return len({(each.node or each.host, *each.cpu.affinity) for each in run.manifests})
 
 
 def _has_one_thread(run: Run) -> bool:

@@ -17,12 +17,12 @@ from tracekit.analysis.handover import handover
 from tracekit.analysis.intervals import union
 from tracekit.analysis.loading_cpus import Crowding, computed_by_others, consumer_cpus_of, share_of_cpu
 from tracekit.analysis.operators import windows
-from tracekit.analysis.people import ranks_of
+from tracekit.analysis.people import ranks_beside
 from tracekit.analysis.starting import boot_of, cold_of, cold_outside_of, connect_of, start_of, stop_of
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.teams import share_of_operators
-from tracekit.run.manifest import Loader, Manifest, Memory
-from tracekit.run.reader import Run, open_run
+from tracekit.run.manifest import Loader, Memory
+from tracekit.run.reader import Run
 
 Seconds = NDArray[np.float64]
 Stop = tuple[int, int]  # from, to: ns
@@ -188,7 +188,7 @@ def _costs(
     late = np.where(_meets(np.minimum(made, asked), asked, stops), np.nan, (asked - made) / _NS)
     cpu = _filled(cpu / _NS, known)
     at_once, length = _at_once(batches[known])
-    ranks = _ranks_beside(run, process)
+    ranks = ranks_beside(run, process)
     cpus = max(run.manifest.cpu.usable / ranks, 1.0)
     gap = np.append(asked[1:] - received[:-1], 0) / _NS
     last = np.append(first[1:], True)
@@ -348,18 +348,6 @@ def _most_memory(run: Run, process: int) -> int:
         "SELECT max(value) AS highest FROM counters WHERE counter = 'process.rss_bytes' AND process = ?", [process]
     )
     return int(rows["highest"].fillna(0).iloc[0])
-
-
-def _ranks_beside(run: Run, process: int) -> int:
-    """How many ranks share the CPUs of a process, itself included: each of them has loaders such as these. On a node
-    each may have a supervisor of its own."""
-    everybody, own = open_run(run.path), run.manifest
-    beside = [each.host for each in everybody.manifests if _cpus_of(each) == _cpus_of(own)]
-    return max(sum(who.host in beside for who in ranks_of(everybody, process)), 1)
-
-
-def _cpus_of(manifest: Manifest) -> tuple[str, list[int]]:
-    return manifest.node or manifest.host, manifest.cpu.affinity
 
 
 def _memory_beside(run: Run, process: int, ranks: int) -> Memory:

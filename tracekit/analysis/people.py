@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracekit.run.reader import Run
+from tracekit.run.manifest import Manifest
+from tracekit.run.reader import Run, open_run
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,18 @@ def ranks_of(run: Run, process: int | None) -> list[Person]:
     return [who for who in people if own is not None and jobs.get(who.process) == own]
 
 
+def ranks_beside(run: Run, process: int) -> int:
+    """How many ranks of its job share the CPUs of a process, itself included. On a node each may have a supervisor of
+    its own, and CPUs of its own."""
+    everybody, own = open_run(run.path), run.near(process).manifest
+    beside = [each.host for each in everybody.manifests if _cpus_of(each) == _cpus_of(own)]
+    return max(sum(who.host in beside for who in ranks_of(everybody, process)), 1)
+
+
+def _cpus_of(manifest: Manifest) -> tuple[str, list[int]]:
+    return manifest.node or manifest.host, manifest.cpu.affinity
+
+
 def world_of(ranks: Sequence[Person]) -> int:
     """How many ranks there are of a job of which some were seen."""
     return max([len(ranks), *(who.world for who in ranks)])
@@ -89,10 +102,15 @@ def _in_one_attempt(people: list[Person]) -> list[Person]:
     failures of its own workers: those of other nodes are started again with the attempt that they had."""
     launches: dict[int, int] = {}
     last: dict[tuple[int, int], int] = {}
+    began: dict[int, dict[int, int]] = {}  # by world and launch, when its first rank did
     for who in sorted(people, key=lambda who: (who.began_ns or 0, who.process)):
         if who.rank >= 0 and not who.is_loader_worker:
-            job = who.rank, who.world
-            launches[who.process] = last[job] = max(last.get(job, -1) + 1, who.attempt)
+            job, begins = (who.rank, who.world), began.setdefault(who.world, {})
+            least, now = max(last.get(job, -1) + 1, who.attempt), who.began_ns or 0
+            # One that ended before it said who it is was of a launch before: that of those that began with this one.
+            since = {launch: now - then for launch, then in begins.items() if launch >= least}
+            last[job] = launches[who.process] = min(since, key=since.__getitem__, default=least)
+            begins.setdefault(last[job], now)
     attempts: dict[tuple[int, int], int] = {}
     for who in people:
         if who.process in launches:

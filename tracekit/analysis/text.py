@@ -244,7 +244,7 @@ def _doubts(groups: list[RankGroup]) -> list[str]:
     found += [
         f"Too few steps of group {shortened(each.group, 20)} were followed on all ranks to name anybody"
         for each in groups[:_ROWS]
-        if each.followed and not each.is_told
+        if not each.is_told
     ]
     hosts = dict.fromkeys(clock.host for each in groups for clock in each.clocks if clock.unsure_ms < 0)
     if hosts:

@@ -1,8 +1,10 @@
 """Unused parameters: whether DistributedDataParallel, which looked for them in each backward pass, has found any."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.analysis.gradient_passes import PASSES
+from tracekit.analysis.people import Person
 from tracekit.record.wire import ALL_USED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
@@ -20,10 +22,10 @@ class UnusedParameters:
 
 
 # A rank without inputs sends to the looks of others (Join), and waits for them; it looks at nothing.
-_LOOKS = "SELECT process, op, ready_ns FROM collectives WHERE op IN ($1, $2, $3) AND is_async"
+_LOOKS = "SELECT process, op, ready_ns FROM collectives WHERE op IN ($1, $2, $3) AND is_async AND process IN ({ranks})"
 # Each pass that communicates has a look.
 _BEHIND_OTHERS = f"""
-    WITH passes AS ({PASSES.format(ranks="SELECT process FROM processes WHERE rank >= 0")}), looked AS (
+    WITH passes AS ({PASSES}), looked AS (
         SELECT DISTINCT met.process, number FROM ({_LOOKS}) AS met ASOF JOIN passes
         ON passes.process = met.process AND met.ready_ns >= passes.start_ns
         WHERE met.ready_ns < passes.start_ns + duration_ns
@@ -37,14 +39,18 @@ _BEHIND_OTHERS = f"""
 """
 
 
-def unused_parameters(run: Run) -> UnusedParameters | None:
-    """None where nobody looked for them, or what was found of some pass is not known, as on devices."""
+def unused_parameters(run: Run, job: Sequence[Person]) -> UnusedParameters | None:
+    """Of the ranks of a job. None where nobody looked for them, or what was found of some pass is not known, as on
+    devices."""
+    ranks = ", ".join(str(who.process) for who in job)
+    if not ranks:
+        return None
     rows = run.sql(
         "SELECT count(DISTINCT process) AS ranks, count(*) AS passes, count(*) FILTER (op = $1) AS some,"
-        f" count(*) FILTER (op = $2) AS unknown FROM ({_LOOKS})",
+        f" count(*) FILTER (op = $2) AS unknown FROM ({_LOOKS.format(ranks=ranks)})",
         [SOME_UNUSED, USED, ALL_USED],
     ).iloc[0]
     if not rows["passes"] or rows["unknown"]:
         return None
-    behind = run.sql(_BEHIND_OTHERS, [SOME_UNUSED, USED, ALL_USED])["behind"].iloc[0]
+    behind = run.sql(_BEHIND_OTHERS.format(ranks=ranks), [SOME_UNUSED, USED, ALL_USED])["behind"].iloc[0]
     return UnusedParameters(int(rows["ranks"]), int(rows["passes"]), int(rows["some"]), int(behind))

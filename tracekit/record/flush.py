@@ -139,10 +139,11 @@ class Flusher:
     def _account(self) -> None:
         """Take over into the manifest what the processes said of themselves."""
         manifest = self._manifest
-        main_loop_steps = -1
         told = [(spool, spool.status()) for spool in self._spools.spools.values()]
         most_steps = max((_steps(status) for _, status in told if not _is_worker(status)), default=0)
         taken: set[str] = set()
+        has_torch = [(spool, status) for spool, status in told if status.get("facts", {}).get("torch")]
+        main = min(has_torch, key=lambda each: _precedence(*each), default=None)
         for spool, status in told:
             who = f" in process {manifest.first_process + spool.process}"
             failure = spool.failure()
@@ -160,20 +161,18 @@ class Flusher:
                     manifest.add_missing(what + who if is_beside else what, why)
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
-            facts = status.get("facts", {})
             taken |= settings_taken(status)
-            if facts.get("torch") and not _is_worker(status) and _steps(status) > main_loop_steps:
-                main_loop_steps = _steps(status)
-                manifest.torch = Torch(**facts["torch"])
-                manifest.loaders = _loaders(facts.get("loaders"))
-                manifest.ddp = _wrapped(facts.get("ddp"))
-                shares = status.get("overhead", {})
-                manifest.overhead = Overhead(
-                    budget=manifest.overhead.budget,
-                    supervisor=manifest.overhead.supervisor,
-                    program=shares.get("program", 0.0),
-                    profiler=shares.get("profiler", 0.0),
-                )
+        if main is not None and not _is_worker(main[1]):
+            facts, shares = main[1]["facts"], main[1].get("overhead", {})
+            manifest.torch = Torch(**facts["torch"])
+            manifest.loaders = _loaders(facts.get("loaders"))
+            manifest.ddp = _wrapped(facts.get("ddp"))
+            manifest.overhead = Overhead(
+                budget=manifest.overhead.budget,
+                supervisor=manifest.overhead.supervisor,
+                program=shares.get("program", 0.0),
+                profiler=shares.get("profiler", 0.0),
+            )
         if manifest.torch is not None:
             for what, why in never_taken(manifest.settings, taken).items():
                 manifest.add_missing(what, why)
@@ -199,6 +198,15 @@ def _wrapped(facts: Any) -> list[Wrapped]:
 def _is_worker(status: dict[str, Any]) -> bool:
     """Whether a process loads batches for another one."""
     return "worker" in status.get("facts", {})
+
+
+def _precedence(spool: Spool, status: dict[str, Any]) -> tuple[int, ...]:
+    """The process with the least speaks for its host, as in the analysis that which stands for the run: the lowest rank
+    with steps, of its last attempt; else who has most steps."""
+    steps, rank = _steps(status), status["facts"].get("rank", -1)
+    if steps and isinstance(rank, int) and rank >= 0 and not _is_worker(status):
+        return 0, rank, -spool.process
+    return 1 + _is_worker(status), -steps, spool.process
 
 
 def _steps(status: dict[str, Any]) -> int:

@@ -69,10 +69,8 @@ class Recording:
         for thread in self._threads:
             thread.join()
         self._drain()
-        for name, sampler in self._samplers.items():
-            for note in sampler.missing():
-                self._manifest.add_missing(note.what, note.why)
-            self._guarded(name, sampler.close)
+        for name, sampler in list(self._samplers.items()):
+            self._guarded(name, partial(self._end, sampler))
 
     def last_sample(self) -> None:
         """Sample everything, as the program has ended but can still be read."""
@@ -139,6 +137,11 @@ class Recording:
         table = sampler.drain()
         if table.num_rows:
             self._pending.append(table)
+
+    def _end(self, sampler: Sampler) -> None:
+        for note in sampler.missing():
+            self._manifest.add_missing(note.what, note.why)
+        sampler.close()
 
     def _guarded(self, name: str, act: Callable[[], None]) -> None:
         try:

@@ -44,6 +44,10 @@ class Options:
     noise: "Beside | None" = None  # made beside the program, and logged
 
 
+# Of what records: where that and the program want a CPU, the program goes first.
+_NICENESS = 10
+
+
 @dataclass
 class Outcome:
     """How a recording ended: the exit code to leave with, and the run and the name of this host in it, or why there is
@@ -139,9 +143,9 @@ class _Recorder(threading.Thread):
 
     def run(self) -> None:
         try:
-            # This thread and those it starts: where they and the program want a CPU, the program goes first. The main
-            # thread stays as it is, so as not to be late for a signal.
-            os.setpriority(os.PRIO_PROCESS, 0, 10)
+            # This thread and those it starts. The main thread stays as it is, so as not to be late for a signal; and a
+            # job that stands back further, as others do of a shared machine, goes on to.
+            os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), _NICENESS))
             from tracekit.record.sampling import Recording
 
             samplers = _samplers(self._options.collectors, self._child, self._manifest)

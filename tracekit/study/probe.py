@@ -69,12 +69,13 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     """
     steps = find_steps(run)
     costs = {each.loader: each for each in loader_costs(run, steps)}
-    counts = worker_counts(thread_budget(describe_cpu()))
+    budget = thread_budget(describe_cpu())
+    counts = {loader: worker_counts(math.ceil(min(each.cpus, budget))) for loader, each in costs.items()}
     # Half of the memory for each of two, as all of them may have their workers at the same time.
     shares = {loader: _share(each, len(costs)) for loader, each in costs.items()}
-    reasons = {loader: _why_not(each, counts, run.manifest.loaders) for loader, each in shares.items()}
+    reasons = {loader: _why_not(each, counts[loader], run.manifest.loaders) for loader, each in shares.items()}
     most = {
-        loader: (max(count for count in counts if fits(each, count, _PREFETCH)), _PREFETCH)
+        loader: (max(count for count in counts[loader] if fits(each, count, _PREFETCH)), _PREFETCH)
         for loader, each in shares.items()
         if not reasons[loader]
     }
@@ -152,6 +153,7 @@ def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Load
     """Why a probe would try no other number of workers of the loader; "" where it would."""
     settings = costs.settings
     reasons = {
+        "how its batches are made was not seen": not costs.known,
         "where it was made was not seen": not settings.made,
         "what its data set gives hangs on the number of workers": settings.iterable,
         "it was made with other settings or samplers in turn": settings.varied,

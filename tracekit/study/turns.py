@@ -80,9 +80,15 @@ class Turns:
         try:
             self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
+            # Who records it completes what it has once the rest is gone.
             for each in {*tree, *self._tree()}:
-                _send(each.kill)
-            self.process.wait()
+                if each.pid != self.process.pid:
+                    _send(each.kill)
+            try:
+                self.process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         # A worker of a loader that was just being started would wait for its parent forever. One that was started since
         # we looked has another parent now, but is in the group.
         _end_all([*tree, *self._group()])
