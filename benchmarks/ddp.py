@@ -10,8 +10,7 @@ blocks of steps in random order, each with a model of its own: the truth; caps t
 `predicted` tells of the first run, `explored` of the second. `errors` are those of ratios to the run's own cap;
 `covered`: whether the truth lies in the range. Then the recommended cap, the best one and the run's own take turns once
 more, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the recommended one is there, as
-a share of the best, which is `unsure` by so much (95 %). Half an hour to an hour on two CPUs; more rounds and blocks
-tell more where steps are short.
+a share of the best, which is `unsure` by so much (95 %). Three quarters of an hour on two CPUs.
 """
 
 import argparse
@@ -42,6 +41,8 @@ CAPS = ("default", "0.5", "1", "2", "4", "8", "16", "50")
 OWN = "default"
 SETTING = "ddp.bucket_cap_mb"
 FINAL, RESAMPLES = 3, 1000
+# There are as many rounds as a step with each cap, one after the other, fits into this time, s; and no more than these.
+LEAST_S, MOST_ROUNDS = 8.0, 8
 
 
 def measure(
@@ -70,6 +71,7 @@ def measure(
     alike = _alike(reports[1]["buckets"])
     recommended = [_recommended(report) for report in reports]
     tried = list(dict.fromkeys([*CAPS, *recommended]))
+    rounds = max(rounds, min(MOST_ROUNDS, round(LEAST_S / (len(tried) * reports[0]["steps"]["median_ms"] / 1e3))))
     times = json.loads(ranks([], "--caps", ",".join(tried), "--rounds", str(rounds)))
     ratios = {cap: np.array(times[cap]) / times[OWN] for cap in tried}
     true = {
@@ -204,7 +206,7 @@ def _all_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=4, help="at least: where steps are short there are more")
     parser.add_argument("--explore-blocks", type=int, default=75, help="of 0.3 s or more, in the run that explores")
     parser.add_argument("--only", choices=MODELS)
     parser.add_argument("--place", choices=list(PLACES))

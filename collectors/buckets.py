@@ -117,7 +117,7 @@ class Buckets:
             self._see_all()
             return
         for state in list(self._passes):
-            state.seen = 0
+            state.seen = state.sent = 0
         states = {each: each._tracekit[1].state for each in list(self._reducers)}
         sorts = {each: state.sort for each, state in states.items()}
         may_pass = [each for each, state in states.items() if each._tracekit_can_give and not state.looks]
@@ -250,7 +250,7 @@ class Buckets:
         return Sort(name, spool.intern(name) | spool.intern(dtype) << 32, size, on_device)
 
     def _number(self, state: Pass, sort: Sort) -> int:
-        state.seen, state.sort = state.seen + 1, sort
+        state.seen, state.sent, state.sort = state.seen + 1, state.sent + sort.size, sort
         return BUCKET + min(state.seen - 1, _MOST_BUCKETS)
 
     def _add(
@@ -268,12 +268,9 @@ class Buckets:
 
     def _backward_ended(self, has_failed: bool) -> None:
         try:
-            for state in list(self._passes):
-                if state.seen:
-                    state.before, state.seen = state.seen, 0
-                    state.looks, state.has_looked = state.has_looked, False
-            # The reducer has waited for all of them, unless the pass has failed.
-            self._collectives.look(have_buckets=not has_failed, after_error=has_failed)
+            # The reducer has waited for all of them where it has all, unless the pass has failed.
+            under_way = [state for state in list(self._passes) if not state.ended()]
+            self._collectives.look(have_buckets=not under_way and not has_failed, after_error=has_failed)
         except Exception as error:
             self._agent.fail("collectives", error)
 
@@ -294,7 +291,7 @@ class Buckets:
     def _timed_hook(self, original: Callable[..., Any], reducer: Any) -> Callable[..., Any]:
         group, ours = getattr(reducer, "_tracekit", (None, None))
         group = _NOT_KNOWN if ours is None else group
-        state = Pass()
+        state = Pass() if ours is None else Pass(whole=ours.state.whole)
         self._passes.add(state)
 
         def hook(of_program: Any, bucket: Any) -> Any:
@@ -337,7 +334,11 @@ class Buckets:
             original(model, *args, **kwargs)
             try:
                 self._groups.begun(self._groups.name(getattr(model, "process_group", None)))  # by the wrapping
-                self._configurations.append(configuration_of(model))
+                configuration = configuration_of(model)
+                self._configurations.append(configuration)
+                ours = getattr(model.reducer, "_tracekit", (None, None))[1]
+                if ours is not None:
+                    ours.state.whole = configuration["bytes"]
                 self._agent.write_status()
             except Exception as error:
                 self._agent.fail("collectives", error)
@@ -354,6 +355,8 @@ class Buckets:
             phases = agent.phases
             if phases is None or not phases.follows:
                 return original(*args, **kwargs)
+            for state in list(self._passes):
+                state.called()
             phases.by_calls = False  # the model's own say it, those of the loss would cost more
             phases.enter(FORWARD)
             try:

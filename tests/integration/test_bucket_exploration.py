@@ -110,7 +110,12 @@ def explored(program: Path, folder: Path, how: str, steps: int) -> tuple[Run, st
 
 
 @pytest.mark.parametrize(
-    "how", ["several", "parts handled", pytest.param("accumulate aside look", marks=pytest.mark.long)]
+    "how",
+    [
+        pytest.param("several", marks=pytest.mark.long),
+        "parts handled",
+        pytest.param("accumulate aside look", marks=pytest.mark.long),
+    ],
 )
 def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, program: Path, tmp_path: Path) -> None:
     """GIVEN 1.5 MB of gradients THEN each cap that makes other buckets is tried, round by round, and what is learnt is

@@ -153,6 +153,7 @@ def test_a_file_that_no_scheduler_has_written_is_told_in_one_line(text: str, pat
     refused(tracekit("analyze", str(path), "--scheduler", str(file)), "no cluster to be had")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"])
 def test_a_port_at_which_no_scheduler_listens_is_told_in_one_line(answer: bytes | None, path: Path) -> None:
     """GIVEN something that never answers, or answers in another language."""

@@ -78,6 +78,7 @@ def test_the_buckets_of_a_run_are_regrouped(program: Path, tmp_path: Path) -> No
     assert report.buckets.ideal_ms is not None and report.buckets.ideal_ms <= own.expected_ms
 
 
+@pytest.mark.long
 def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_without(
     program: Path, tmp_path: Path
 ) -> None:

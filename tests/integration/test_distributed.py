@@ -23,7 +23,8 @@ from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED, WAIT, WAIT_FOR
 from tracekit.run.reader import open_run
 
 KINDS = [
-    "plain", "views", "unused", "static", "hook", "compressing hook", "builtin hook", "accumulating", "buffers", "calls"
+    "plain", "views", "unused", "static", "hook", "compressing hook", "builtin hook", "accumulating", "buffers",
+    "parts", "calls",
 ]  # fmt: skip
 STEPS = 12
 
@@ -208,6 +209,7 @@ def test_no_rank_is_named_where_none_is_late(tmp_path: Path) -> None:
     assert tree["load balance"] * tree["serialization"] * tree["transfer"] == pytest.approx(tree["parallel"])
 
 
+@pytest.mark.long
 def test_a_bucket_that_cannot_be_noted_hurts_nobody(tmp_path: Path) -> None:
     """GIVEN a reducer that holds its lock as it sends a bucket, with which we fail THEN the program goes on as without
     us, and it is told that its communication is not."""
@@ -239,6 +241,7 @@ def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
     assert {key: found[key] for key in evidence} == evidence
 
 
+@pytest.mark.long
 def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_path: Path) -> None:
     """GIVEN a thousand steps that are shorter than what it would cost to follow all of them, and a rank that does not
     come to the one bucket of the last one."""

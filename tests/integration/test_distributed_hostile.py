@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from recording import TORCHRUN, plain, record
 
 from tracekit.analysis.people import ranks_of
@@ -49,6 +50,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_what_ranks_do_within_a_pass_before_all_steps_and_put_off_is_told_as_it_was(tmp_path: Path) -> None:
     """GIVEN backward passes inside a backward pass, thousands of collectives before the first step, and some that are
     gathered to be sent at once THEN the program does as without us; each pass has each of its buckets once; what is put

@@ -223,10 +223,11 @@ for _ in range(int(sys.argv[1])):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("epochs", "why", "sittings"),
     [
-        pytest.param("14", "another one is running", [1], marks=pytest.mark.long),
+        ("14", "another one is running", [1]),
         ("4", "would end before it had turns", [3, 4, 5]),
     ],
 )

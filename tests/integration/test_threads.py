@@ -349,6 +349,7 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
     assert json.loads(tracekit("analyze", "--json", str(folder)).stdout) == study
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_blocks_of_one_process_tell_conditions_apart(tmp_path: Path) -> None:
     """GIVEN 8 ms with one thread and 6.5 with two WHEN one process has them in turn THEN that is the gain found."""

@@ -329,6 +329,7 @@ print(torch.get_num_threads())
     assert not any("switched itself off" in note.why for note in run.missing)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_features_that_are_kept_do_not_gather_hooks(tmp_path: Path) -> None:
     """GIVEN one input for all calls of a layer WHEN its backward has a count of its own, or is recorded THEN a pass

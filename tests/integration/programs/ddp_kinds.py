@@ -29,8 +29,14 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(6)])
         self.norm = nn.BatchNorm1d(WIDTH) if kind == "buffers" else nn.Identity()
         self.sometimes = nn.Linear(WIDTH, WIDTH)
+        self.kind = kind
 
-    def forward(self, batch: Tensor, all_of_it: bool) -> Tensor:
+    def forward(self, batch: Tensor, all_of_it: bool) -> Tensor | list[Tensor]:
+        if self.kind == "parts":
+            parts = [batch, batch]
+            for number, layer in enumerate(self.layers):
+                parts[number % 2] = layer(parts[number % 2]).tanh()
+            return [parts[0], self.sometimes(parts[1])]
         for layer in self.layers:
             batch = layer(batch).tanh()
         batch = self.norm(batch)
@@ -52,7 +58,8 @@ def train(kind: str) -> nn.Module:
         accumulates = kind == "accumulating" and step % 2 == 0
         with shared.no_sync() if accumulates else nullcontext():
             output = shared(torch.randn(8, WIDTH, generator=own), kind != "unused" or step % 3 > 0)
-            output.pow(2).mean().backward()
+            for part in output if kind == "parts" else [output]:  # each by a run of the engine of its own
+                part.pow(2).mean().backward()
         if not accumulates:
             optimizer.step()
             optimizer.zero_grad(set_to_none=kind != "views" or step % 2 > 0)
