@@ -218,7 +218,9 @@ class BucketExploration:
             return True
         try:
             model.reducer._rebuild_buckets()
-        except RuntimeError:  # it has to finish the pass first
+        except RuntimeError as error:  # it has to finish the pass first
+            if comes_from_a_signal_handler(error):
+                raise
             return False
         return True
 

@@ -108,7 +108,8 @@ class InFlight:
     def give_up(self) -> None:
         """The program ends: what is not done by now was not seen to end."""
         while self._works:
-            sent = self._works.popleft()[0]
+            sent, is_done, _ = self._works.popleft()
+            self._sent.pop(_id_of(is_done), None)
             self.has_failed = True
             self.note(sent, sent.begun, NOT_SEEN)
 

@@ -26,7 +26,7 @@ def bucket_settings(run: Run, report: Report) -> Advice:
     models = run.manifest.ddp
     if not models:
         return Advice([], "")
-    looked = found_unused(run, models, ranks_of(run, report.steps.process))
+    looked = found_unused(run, models, report.steps.process)
     report.findings += [looked] if looked is not None else []
     further = (
         f" What `{SETTING_OF_LOOK} = false` saves, `tracekit study ddp` measures." if needless_look(report) else ""

@@ -1,9 +1,8 @@
 """Unused parameters: the look for them that DistributedDataParallel was asked for, and may do without."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
-from tracekit.analysis.people import Person
+from tracekit.analysis.people import ranks_of
 from tracekit.analysis.report_schema import Finding, Report
 from tracekit.analysis.unused_parameters import unused_parameters
 from tracekit.run.manifest import Wrapped
@@ -21,12 +20,12 @@ def needless_look(report: Report) -> bool:
     )
 
 
-def found_unused(run: Run, models: list[Wrapped], job: Sequence[Person]) -> Finding | None:
-    """`ddp.unused_parameters`: what the look has found, in how many passes of the ranks of a job. None where nobody
-    looked."""
+def found_unused(run: Run, models: list[Wrapped], process: int | None) -> Finding | None:
+    """`ddp.unused_parameters`: what the look has found, in how many passes of the ranks of whose job a process is.
+    None where nobody looked."""
     if not any(each.find_unused_parameters and not each.static_graph for each in models):
         return None
-    found = unused_parameters(run, job)
+    found = unused_parameters(run, ranks_of(run, process))
     if found is None:
         return None
     looked = f"looked for unused parameters in {found.passes} backward passes of {found.ranks} ranks"
