@@ -1,16 +1,17 @@
 """Whether what is told of gradient buckets is right: every cap, four models, three places.
 
-    python benchmarks/ddp.py [--json] [--rounds 4] [--explore-blocks 75] [--only NAME] [--place PLACE] [--keep FOLDER]
+    python benchmarks/ddp.py [--json] [--rounds 3] [--explore-blocks 75] [--only NAME] [--place PLACE] [--keep FOLDER]
 
 Two ranks: on two emulated hosts, network namespaces with a link of limited bandwidth between them (`tc tbf`), a CPU for
 each (root is needed); or on this one, whose CPUs they share with what sends their gradients (`shared`). Per model and
 place the program is recorded as it is, with torch's own cap, and `tracekit analyze` predicts the time of a step with
-every other one; and once more with `--explore buckets`, which tries them. Then all caps take turns in one process, in
-blocks of steps in random order, each with a model of its own: the truth; caps that make the same buckets count as one.
+every other one; and once more with `--explore buckets`, which tries them. After each of the two all caps take turns in
+a process per rank, in blocks of steps in random order, each with a model of its own: the truth, to which both count, as
+one process has taken 7 % longer than the next here; caps that make the same buckets count as one.
 `predicted` tells of the first run, `explored` of the second. `errors` are those of ratios to the run's own cap;
-`covered`: whether the truth lies in the range. Then the recommended cap, the best one and the run's own take turns once
-more, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the recommended one is there, as
-a share of the best, which is `unsure` by so much (95 %). Three quarters of an hour on two CPUs.
+`covered`: whether the truth lies in the range. Then the recommended cap, the best one and the run's own take turns,
+twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the recommended one is
+there, as a share of the best, which is `unsure` by so much (95 %). Three quarters of an hour on two CPUs.
 """
 
 import argparse
@@ -22,27 +23,30 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _side_by_side import TRACEKIT, Stolen, progress
+from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 from network_hosts import NetworkHost, network_hosts  # noqa: E402
 
+Floats = NDArray[np.float64]
+
 MODELS = ("linear", "convolutional", "recurrent", "small")
 # The bandwidth between the hosts, Mbit/s; 0: both ranks are on one.
 PLACES = {"2000": 2000.0, "500": 500.0, "shared": 0.0}
-CAPS = ("default", "0.5", "1", "2", "4", "8", "16", "50")
+CAPS = ("default", "0.25", "0.5", "1", "2", "4", "8", "16", "50")
 OWN = "default"
 SETTING = "ddp.bucket_cap_mb"
-FINAL, RESAMPLES = 3, 1000
+FINAL, RESAMPLES = 2, 1000
 # There are as many rounds as a step with each cap, one after the other, fits into this time, s; and no more than these.
-LEAST_S, MOST_ROUNDS = 8.0, 8
+LEAST_S, MOST_ROUNDS = 4.0, 6
 
 
 def measure(
@@ -55,33 +59,36 @@ def measure(
             return _on_both(hosts, before, [model, *arguments])
         return _on_one(before, [model, *arguments])
 
+    def in_turn(caps: Iterable[str], rounds: int) -> dict[str, list[float]]:
+        return json.loads(ranks([], "--caps", ",".join(caps), "--rounds", str(rounds)))
+
     for host in hosts if PLACES[place] else ():
         host.limited_to(PLACES[place])
-    scratch = Path(keep or tempfile.mkdtemp())
+    scratch, reports, both = Path(keep or tempfile.mkdtemp()), [], []
     try:
-        reports = []
         for name, flags, blocks in (("predicted", [], 20), ("explored", ["--explore", "buckets"], explore_blocks)):
             run = str(scratch / f"{model}-{place}-{name}")
             recording = [*TRACEKIT, "record", "-q", *flags, "--job", "one", "-o", run, "--"]
             ranks(recording, "--rounds", str(blocks))
             reports.append(json.loads(_output([*TRACEKIT, "analyze", "--json", run])))
+            fit = LEAST_S / (len(CAPS) * reports[0]["steps"]["median_ms"] / 1e3)
+            rounds = max(rounds, min(MOST_ROUNDS, round(fit)))
+            both.append(in_turn(CAPS, rounds))
     finally:
         if keep is None:
             shutil.rmtree(scratch)
     alike = _alike(reports[1]["buckets"])
     recommended = [_recommended(report) for report in reports]
-    tried = list(dict.fromkeys([*CAPS, *recommended]))
-    rounds = max(rounds, min(MOST_ROUNDS, round(LEAST_S / (len(tried) * reports[0]["steps"]["median_ms"] / 1e3))))
-    times = json.loads(ranks([], "--caps", ",".join(tried), "--rounds", str(rounds)))
-    ratios = {cap: np.array(times[cap]) / times[OWN] for cap in tried}
+    times = _joined(both)
+    ratios = {cap: times[cap] / times[OWN] for cap in CAPS}
     true = {
-        cap: float(np.median(np.concatenate([ratios[other] for other in tried if alike(other) == alike(cap)])))
-        for cap in tried
+        cap: float(np.median(np.concatenate([ratios[other] for other in CAPS if alike(other) == alike(cap)])))
+        for cap in CAPS
     }
     best = min(true, key=lambda cap: true[cap])
     ours = [best if alike(cap) == alike(best) else cap for cap in recommended]
-    finals = ",".join(dict.fromkeys([OWN, best, *ours]))
-    final = json.loads(ranks([], "--caps", finals, "--rounds", str(FINAL * rounds)))
+    finals = list(dict.fromkeys([OWN, best, *ours]))
+    final = _joined([in_turn(finals, FINAL * rounds) for _ in both])
     predicted, explored = (
         _against(report, true) | {"recommended": cap} | _chosen(final, chosen, best)
         for report, cap, chosen in zip(reports, recommended, ours, strict=True)
@@ -95,8 +102,12 @@ def measure(
         "true_ratios": true,
         "own_ms": float(np.median(times[OWN])),
         "recorded_ms": reports[0]["steps"]["median_ms"],
-        "noise": {cap: float(np.std(ratios[cap]) / np.sqrt(len(ratios[cap]))) for cap in tried},
+        "noise": {cap: float(np.std(ratios[cap]) / np.sqrt(len(ratios[cap]))) for cap in CAPS},
     }
+
+
+def _joined(times: list[dict[str, list[float]]]) -> dict[str, Floats]:
+    return {cap: np.concatenate([each[cap] for each in times]) for cap in times[0]}
 
 
 def _alike(buckets: dict[str, Any]) -> Callable[[str], str]:
@@ -113,14 +124,14 @@ def _recommended(report: dict[str, Any]) -> str:
     return next((f"{each['recommended']:g}" for each in report["settings"] if each["name"] == SETTING), OWN)
 
 
-def _chosen(final: dict[str, list[float]], ours: str, best: str) -> dict[str, float]:
+def _chosen(final: dict[str, Floats], ours: str, best: str) -> dict[str, float]:
     """How fast a cap is, as a share of the best and times the run's own."""
-    of_the_best = np.array(final[best]) / final[ours]
+    of_the_best = final[best] / final[ours]
     picks = np.random.default_rng(0).integers(len(of_the_best), size=(RESAMPLES, len(of_the_best)))
     return {
         "of_the_best": float(np.median(of_the_best)),
         "unsure": float(1.96 * np.median(of_the_best[picks], axis=1).std()),
-        "of_the_current": float(np.median(np.array(final[OWN]) / final[ours])),
+        "of_the_current": float(np.median(final[OWN] / final[ours])),
     }
 
 
@@ -206,7 +217,7 @@ def _all_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=4, help="at least: where steps are short there are more")
+    parser.add_argument("--rounds", type=int, default=3, help="at least: where steps are short there are more")
     parser.add_argument("--explore-blocks", type=int, default=75, help="of 0.3 s or more, in the run that explores")
     parser.add_argument("--only", choices=MODELS)
     parser.add_argument("--place", choices=list(PLACES))

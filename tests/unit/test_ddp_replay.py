@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tracekit.analysis.gradient_passes import GradientPasses, _weights
+from tracekit.analysis.gradient_passes import GradientPasses, _comes
 from tracekit.models.buckets import MODEL_ERROR, _filled, bucket_forecasts
 from tracekit.models.ddp_replay import MIB, Gradients, Network, buckets_of, replay_pass
 from tracekit.run.manifest import Wrapped
@@ -17,6 +18,11 @@ from tracekit.run.manifest import Wrapped
 def gradients(sizes: list[int], compute: float = 0.016) -> Gradients:
     """Each takes as long to compute."""
     return Gradients(np.array(sizes), np.arange(1, len(sizes) + 1) * compute / len(sizes), compute)
+
+
+def evenly(count: int) -> NDArray[np.float64]:
+    """When the gradients of so many parameters come, in the model's order."""
+    return np.arange(count, 0.0, -1.0)
 
 
 @given(st.lists(st.integers(1, 10 * MIB), min_size=1, max_size=40), st.floats(1.0, 50.0 * MIB), st.booleans())
@@ -58,12 +64,31 @@ def test_a_model_that_looks_for_unused_parameters_fills_buckets_from_its_first_o
 def test_layers_tell_whether_gradients_come_in_the_order_of_the_model() -> None:
     """GIVEN an embedding that the model has last and uses first; one within another layer is around what that does."""
     model = Wrapped(names=["a.weight", "a.b.weight", "a.b.bias", "c.weight"], sizes=[8, 16, 8, 8])
-    frame = pd.DataFrame({"name": ["module.a", "module.a.b", "module.c"], "took": [3.0, 2.0, 1.0]})
-    weights, in_order = _weights(frame.assign(began=[1.0, 1.5, 0.0], ended=[4.0, 3.5, 1.0]), model)
+    frame = pd.DataFrame({"name": ["module.a", "module.a.b", "module.c"]})
+    comes, in_order = _comes(frame.assign(began=[1.0, 1.5, 0.0], ended=[4.0, 3.5, 1.0]), model)
     assert in_order is True
-    assert weights.tolist() == pytest.approx([3.0, 2.0 * 16 / 24, 2.0 * 8 / 24, 1.0])
-    assert _weights(frame.assign(began=[0.0, 0.5, 3.0], ended=[3.0, 2.5, 4.0]), model)[1] is False
-    assert _weights(frame[:2].assign(began=0.0, ended=1.0), model)[1] is None
+    assert comes.tolist() == [4.0, 3.5, 3.5, 1.0]
+    assert _comes(frame.assign(began=[0.0, 0.5, 3.0], ended=[3.0, 2.5, 4.0]), model)[1] is False
+    assert _comes(frame[:2].assign(began=0.0, ended=1.0), model)[1] is None
+
+
+def test_what_a_layer_has_after_those_within_it_comes_before_them() -> None:
+    model = Wrapped(names=["a.b.weight", "a.scale"], sizes=[8, 8])
+    frame = pd.DataFrame({"name": ["module.a", "module.a.b"], "began": [0.0, 0.5], "ended": [4.0, 3.0]})
+    assert _comes(frame, model)[0].tolist() == [3.0, 3.0]
+
+
+def test_gradients_of_a_recurrent_layer_come_together() -> None:
+    """GIVEN two layers in one module, in both directions THEN those of each come when it is through, the last first;
+    and without layers each when as many bytes have come as there are after it."""
+    parts = ["l0", "l0_reverse", "l1", "l1_reverse"]
+    names = [f"rnn.{kind}_{part}" for part in parts for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    model = Wrapped(names=names, sizes=[40, 40, 10, 10] * 4)
+    rows = pd.DataFrame({"name": ["module.rnn"], "began": [1.0], "ended": [5.0]})
+    comes, in_order = _comes(rows, model)
+    assert in_order is True
+    assert comes.tolist() == [5.0] * 4 + [4.0] * 4 + [3.0] * 4 + [2.0] * 4
+    assert _comes(rows[:0], Wrapped(names=["a.b", "c.d"], sizes=[1, 3]))[0].tolist() == [4.0, 3.0]
 
 
 @settings(max_examples=50, deadline=None)
@@ -137,7 +162,7 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
         passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.03, finishing=0.0,
         passes_per_step=1,
         sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
-        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(len(sizes)), in_order=True, spread=0.0,
+        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, comes=evenly(len(sizes)), in_order=True, spread=0.0,
     )  # fmt: skip
     found = bucket_forecasts(run)
     assert not isinstance(found, str) and found.missed is not None and found.missed < 0.05
@@ -165,7 +190,7 @@ def test_what_ranks_that_share_cpus_would_take_is_in_the_range(
         passes=100, ranks=2, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
         passes_per_step=1,
         sizes=np.array([sum(sizes)]), there=seen.there, back=seen.back, unsure=np.array([seen.end / 2]),
-        cpu_per_byte=setup / sum(sizes) + gamma, weights=np.ones(len(sizes)), in_order=True, spread=0.01,
+        cpu_per_byte=setup / sum(sizes) + gamma, comes=evenly(len(sizes)), in_order=True, spread=0.01,
     )  # fmt: skip
     found = bucket_forecasts(run)
     assert not isinstance(found, str)
@@ -186,7 +211,7 @@ def test_passes_count_as_often_as_a_step_has_them_and_waiting_is_no_communicatio
         passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.02, finishing=0.0,
         passes_per_step=1,
         sizes=np.array(sizes), there=seen.there, back=seen.back, unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0,
-        weights=np.ones(4), in_order=True, spread=0.0,
+        comes=evenly(4), in_order=True, spread=0.0,
     )  # fmt: skip
     of_four, waited = replace(run, step=0.01 + 4 * run.took, passes_per_step=4), replace(run, step=run.step + 0.02)
     found = [bucket_forecasts(each) for each in (run, of_four, waited)]
@@ -205,7 +230,7 @@ def test_buckets_that_no_rule_makes_are_not_regrouped() -> None:
         passes=10, ranks=1, world=2, cpus=2.0, step=0.02, took=0.01, computing=0.01, finishing=0.0,
         passes_per_step=1,
         sizes=np.bincount(own, weights=sizes).astype(np.int64), there=np.array([0.002, 0.01]),
-        back=np.array([0.005, 0.01]), unsure=np.zeros(2), cpu_per_byte=0.0, weights=np.ones(4), in_order=True,
+        back=np.array([0.005, 0.01]), unsure=np.zeros(2), cpu_per_byte=0.0, comes=evenly(4), in_order=True,
         spread=0.0,
     )  # fmt: skip
     assert isinstance(bucket_forecasts(run), str)
@@ -224,6 +249,6 @@ def test_gradients_in_another_order_are_not_regrouped(cap: float, in_order: bool
         model=Wrapped(bucket_cap_mb=cap, parameters=4, bytes=sum(sizes), sizes=sizes[::-1]),
         passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.016, finishing=0.0,
         passes_per_step=1, sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
-        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, weights=np.ones(4), in_order=in_order, spread=0.0,
+        unsure=np.zeros(len(seen.back)), cpu_per_byte=0.0, comes=evenly(4), in_order=in_order, spread=0.0,
     )  # fmt: skip
     assert isinstance(bucket_forecasts(run), str) != is_told

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import Tape, make_manifest, make_run, ns
+from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
 from tracekit.analysis.loading import LoaderCosts, _device_s, loader_costs
@@ -199,6 +199,28 @@ def test_what_a_worker_needs_for_its_first_batch_is_told_apart(tmp_path: Path) -
     (found,) = loader_costs(run, find_steps(run))
     assert found.connect == pytest.approx(0.006) and found.cold == pytest.approx(0.007)
     assert found.cold_outside == pytest.approx(0.003, rel=1e-3)
+
+
+def test_being_stopped_is_no_part_of_starting_and_ending_a_worker(tmp_path: Path) -> None:
+    """GIVEN a worker that takes 5 ms to start, 10 to boot and 20 to end, and all stopped for 300 ms in each of the
+    three, as a probe does it THEN they take as long as they do."""
+    main, worker = Tape(process=0, role="main"), Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
+    main.add("workers", 0, ns(305.0), loader="loader", epoch=0, worker=0, pid=1001)
+    main.now, worker.now = ns(612.0), ns(615.0)
+    for index in range(BATCHES):
+        asked, begun = main.now, worker.now
+        worker.gap(5.0)
+        worker.add("fetches", begun, worker.now, iteration=0, turn=index, cpu_ns=ns(5.0), samples=2)
+        main.now = worker.now + ns(1.0)
+        main.add("batches", asked, main.now, loader="loader", epoch=0, index=index, worker=0, taking_ns=ns(0.5))
+    main.add("workers", main.now, main.now + ns(320.0), loader="loader", epoch=0, worker=-1, pid=1)
+    stops = [(begin, begin + ns(300.0)) for begin in (ns(2.0), ns(310.0), main.now + ns(10.0))]
+    make_run(tmp_path / "run", [main, worker], manifest=make_manifest(loaders={"loader": Loader(num_workers=1)}))
+    run = open_run(tmp_path / "run")
+    (found,) = loader_costs(
+        run, find_steps(run), [(BEGIN_NS + stopped, BEGIN_NS + resumed) for stopped, resumed in stops]
+    )
+    assert (found.start, found.boot, found.stop) == pytest.approx((0.005, 0.010, 0.020), rel=1e-3)
 
 
 @pytest.mark.parametrize("awaited", [False, True])

@@ -1,6 +1,7 @@
 """The backward passes of data-parallel ranks: what was computed in them, and when their gradient buckets came and
 went."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ _NS = 1e9
 # DistributedDataParallel forms its buckets anew when it has seen the first pass; and whatever else is new is so then.
 _FIRST_PASSES = 2
 _FEWEST_PASSES = 5
+# How the parameters of a recurrent layer of several, which has its backward pass at once, tell theirs.
+_PART = re.compile(r"_l\d+(_reverse)?$")
 
 
 # Of the `ranks` of one job, those that accumulate gradients. A pass inside another one, as of what was checkpointed, is
@@ -56,12 +59,12 @@ _OF_THE_LAST = f"""
     SELECT buckets.*, meeting, seen FROM buckets JOIN latest USING (process, number) ORDER BY process, number, bucket
 """
 
-# A layer's backward pass, until all buckets were sent: in the last one the reducer waits for them; and when it began
-# and ended, a layer that is called several times when it did first and last.
+# When a layer's backward pass began and ended, at the latest when all buckets were sent: in the last one the reducer
+# waits for them. A layer that is called several times began with the first and ended with the last.
 _LAYERS = f"""
-    SELECT name, median(took) AS took, median(began) AS began, median(ended) AS ended FROM (
-        SELECT name, sum(least(start_ns + duration_ns, sent_ns) - start_ns) AS took, min(start_ns) - began_ns AS began,
-               max(start_ns + duration_ns) - began_ns AS ended
+    SELECT name, median(began) / 1e9 AS began, median(ended) / 1e9 AS ended FROM (
+        SELECT name, min(start_ns) - began_ns AS began,
+               max(least(start_ns + duration_ns, sent_ns)) - began_ns AS ended
         FROM (SELECT * FROM spans WHERE kind = 'layer' AND direction = 'backward') AS layers ASOF JOIN (
             SELECT process, start_ns AS began_ns, max(ready_ns) AS sent_ns FROM ({_BUCKETS}) GROUP BY process, start_ns
         ) AS sent ON sent.process = layers.process AND layers.start_ns >= began_ns
@@ -78,10 +81,10 @@ class GradientPasses:
     A step takes `step`, each of its `passes_per_step` takes `took`; its main thread computes for `computing` until it
     has sent the last bucket, and for `finishing` from then on. Of its B buckets, `sizes` in bytes, each was `there` and
     `back` so long after the pass began; the latter may have been earlier by `unsure`. A byte costs `cpu_per_byte` of
-    the CPU time of other threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `weights` say how
-    much of the pass is computed for each parameter, in the model's order (all alike for each byte where no layer was
-    recorded). `in_order`: whether gradients came in the reverse of that order, as far as layers tell; None where none
-    do. `spread`: the relative standard error of the step.
+    the CPU time of other threads (nan where that cannot be told). `ranks` share the `cpus` of a host. `comes` says when
+    the gradient of each parameter is there, in the model's order, on an axis of its own where no layer was recorded.
+    `in_order`: whether gradients came in the reverse of that order, as far as layers tell; None where none do.
+    `spread`: the relative standard error of the step.
     """
 
     model: Wrapped
@@ -99,7 +102,7 @@ class GradientPasses:
     back: Floats
     unsure: Floats
     cpu_per_byte: float
-    weights: Floats
+    comes: Floats
     in_order: bool | None
     spread: float
 
@@ -140,7 +143,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     durations = own["duration_ns"].to_numpy() / _NS
     computing, finishing = _computed(run, usual)
     took = float(usual["took"].median())
-    weights, in_order = _weights(here.sql(_LAYERS.format(ranks=ranks)), model)
+    comes, in_order = _comes(here.sql(_LAYERS.format(ranks=ranks)), model)
     return GradientPasses(
         model=model,
         passes=len(seen),
@@ -157,7 +160,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         back=each["back"].to_numpy(),
         unsure=each["unsure_ns"].to_numpy() / _NS,
         cpu_per_byte=_cpu_per_byte(here, ranks, float(each["bytes"].sum())),
-        weights=weights,
+        comes=comes,
         in_order=in_order,
         spread=float(1.25 * durations.std() / durations.mean() / np.sqrt(len(durations))),
     )
@@ -248,20 +251,25 @@ def _cpu_beside(run: Run, passes: pd.DataFrame, with_buckets: pd.DataFrame) -> f
     return max(float(np.mean(found)), 0.0) if found else float("nan")
 
 
-def _weights(rows: pd.DataFrame, model: Wrapped) -> tuple[Floats, bool | None]:
-    """How much of the pass is computed for each parameter, by the time of the backward pass of its layer; and whether
-    the layers had their backward passes in the reverse of the order in which the model has their parameters."""
+def _comes(rows: pd.DataFrame, model: Wrapped) -> tuple[Floats, bool | None]:
+    """When the gradient of each parameter is there: with the end of the backward pass of its layer, or of its part of a
+    layer of several, for which computing is taken to go on evenly, as without layers for all of them; and whether the
+    layers had their backward passes in the reverse of the order in which the model has their parameters."""
     sizes = np.array(model.sizes, dtype=np.float64)
     rows = rows.set_index(rows["name"].astype(str).str.removeprefix("module."))
     rows = rows[~rows.index.duplicated()]
     layers = [name.rpartition(".")[0] for name in model.names]
     if not layers or not all(layer in rows.index for layer in layers):
-        return sizes, None
-    shares = np.zeros(len(sizes))
-    for layer in set(layers):
-        at = np.flatnonzero([each == layer for each in layers])
-        shares[at] = float(rows["took"][layer]) * sizes[at] / max(sizes[at].sum(), 1.0)
+        return np.cumsum(sizes[::-1])[::-1], None
+    parts = [found[0] if (found := _PART.search(name)) else "" for name in model.names]
+    backward = pd.DataFrame({"layer": layers, "part": parts, "bytes": sizes})[::-1]
+    backward["share"] = backward.groupby("layer")["bytes"].cumsum()
+    share = backward.groupby(["layer", "part"])["share"].transform("max")
+    share /= backward.groupby("layer")["bytes"].transform("sum").clip(lower=1.0)
+    began, ended = (rows[column].loc[backward["layer"]].to_numpy() for column in ("began", "ended"))
+    ends = (began + share * (ended - began)).to_numpy()[::-1]
     came = rows.loc[list(dict.fromkeys(layers))]
     # None begins when one has ended that the model has before it.
     earliest_end = came["ended"].cummin().shift(fill_value=np.inf)
-    return shares, bool((came["began"] < earliest_end).all())
+    # What the model has before a parameter comes after it.
+    return np.minimum.accumulate(ends), bool((came["began"] < earliest_end).all())

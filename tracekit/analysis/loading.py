@@ -173,6 +173,7 @@ def _costs(
     batches: pd.DataFrame,
     stops: Sequence[Stop],
 ) -> LoaderCosts:
+    stopped = union(*np.array(stops, dtype=np.int64).reshape(-1, 2).T)
     asked, received = (batches[name].to_numpy(dtype=np.int64) for name in ("asked_ns", "received_ns"))
     known = batches["maker"].to_numpy() >= 0
     made_for = (batches["made_ns"] - batches["made_start_ns"]).to_numpy(dtype=np.float64)
@@ -235,9 +236,9 @@ def _costs(
         consume=consume,
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),
-        start=start_of(run, process, loader),
-        boot=boot_of(batches[known & ~itself]),
-        stop=stop_of(run, process, loader, cpus),
+        start=start_of(run, process, loader, stopped),
+        boot=boot_of(batches[known & ~itself], stopped),
+        stop=stop_of(run, process, loader, cpus, stopped),
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
         cpus=cpus,

@@ -1,29 +1,31 @@
-"""What it takes to start workers and to end them."""
+"""What it takes to start workers and to end them. While all processes were `stopped`, nothing went on."""
 
 import pandas as pd
 
+from tracekit.analysis.intervals import Intervals
 from tracekit.run.reader import Run
 
 _NS = 1e9
 
 
-def start_of(run: Run, process: int, loader: str) -> float:
+def start_of(run: Run, process: int, loader: str, stopped: Intervals) -> float:
     """What the program takes to start one worker, s."""
     rows = run.sql(
-        "SELECT max(duration_ns) / count(*) AS each FROM workers "
-        "WHERE process = ? AND loader = ? AND worker >= 0 GROUP BY epoch",
+        "SELECT arg_max(start_ns, duration_ns) AS start_ns, max(duration_ns) AS duration_ns, count(*) AS count "
+        "FROM workers WHERE process = ? AND loader = ? AND worker >= 0 GROUP BY epoch",
         [process, loader],
     )
-    return float(rows["each"].median()) / _NS if len(rows) else 0.0
+    each = _went_on(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], stopped) / rows["count"]
+    return float(each.median()) / _NS if len(rows) else 0.0
 
 
-def boot_of(batches: pd.DataFrame) -> float:
+def boot_of(batches: pd.DataFrame, stopped: Intervals) -> float:
     """What a worker takes until it makes its first batch, s: the last one that was started, as the others had time to
     boot while those after them were started."""
     first = batches[
         (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["worker"] == batches["worker"].max())
     ]
-    took = (first["made_start_ns"] - first["ready_ns"]).clip(lower=0)
+    took = _went_on(first["ready_ns"], first["made_start_ns"], stopped)
     return float(took.median()) / _NS if len(took) else 0.0
 
 
@@ -56,11 +58,18 @@ def connect_of(batches: pd.DataFrame, usual: float) -> float:
     return max(float(took - usual), 0.0) if len(awaited) else 0.0
 
 
-def stop_of(run: Run, process: int, loader: str, cpus: float) -> float:
+def stop_of(run: Run, process: int, loader: str, cpus: float, stopped: Intervals) -> float:
     """What ending a worker takes, s. Workers end side by side, as many as there are CPUs."""
     rows = run.sql(
-        "SELECT median(duration_ns / greatest(pid / ?, 1)) AS each FROM workers "
-        "WHERE process = ? AND loader = ? AND worker < 0",
-        [cpus, process, loader],
+        "SELECT start_ns, duration_ns, pid AS count FROM workers WHERE process = ? AND loader = ? AND worker < 0",
+        [process, loader],
     )
-    return float(rows["each"].fillna(0.0).iloc[0]) / _NS
+    took = _went_on(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], stopped)
+    each = took / (rows["count"] / cpus).clip(lower=1.0)
+    return float(each.median()) / _NS if len(rows) else 0.0
+
+
+def _went_on(begins: "pd.Series[int]", ends: "pd.Series[int]", stopped: Intervals) -> "pd.Series[float]":
+    """How much of the time between these was not stopped, ns."""
+    begins, ends = begins.astype("int64"), ends.astype("int64")
+    return (ends - begins - stopped.overlap(begins.to_numpy(), ends.to_numpy())).clip(lower=0).astype("float64")

@@ -127,12 +127,12 @@ def _own_buckets(seen: GradientPasses) -> NDArray[np.intp] | None:
 
 
 def _gradients(seen: GradientPasses, sizes: NDArray[np.int64], own: NDArray[np.intp]) -> Gradients:
-    """When each gradient was there: between two buckets of the run by what is computed for each."""
+    """When each gradient was there: between two buckets of the run as its layer tells."""
     # What was computed until a bucket was there is the share that it took of the time until the last one was.
     closed = seen.computing * np.maximum.accumulate(seen.there) / max(float(seen.there.max()), 1e-9)
-    done = np.cumsum(seen.weights[::-1])
-    ends = np.array([done[own == number].max() for number in range(int(own[-1]) + 1)])
-    there = np.interp(done, np.append(0.0, ends), np.append(0.0, closed))
+    comes, closed_before = seen.comes[::-1], np.append(0.0, closed)
+    ends = np.array([comes[own == number].max() for number in range(int(own[-1]) + 1)])
+    there = np.clip(np.interp(comes, np.append(0.0, ends), closed_before), closed_before[own], closed[own])
     return Gradients(sizes, there, seen.computing, seen.finishing)
 
 
