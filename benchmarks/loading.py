@@ -63,6 +63,8 @@ PROBED = 1000
 FINAL, SPLIT = 6, 4
 # Recorded and not recorded take so many times as many turns as the grid has rounds.
 PAIRS = 5
+# By chance all rounds may be alike.
+SUREST = 1e-4
 # Of the CPU time, stolen. Undisturbed workloads saw less than 1 % here; with 30 % the truth was none: the same settings
 # took 15 % less or more than in the minute before.
 MUCH_STOLEN, MOST_TRIES = 0.03, 3
@@ -289,7 +291,7 @@ def recording_of(found: list[dict[str, Any]]) -> dict[str, float]:
     costs, errors = (np.array([each[name] for each in each_cost]) for name in ("cost", "unsure"))
     if len(costs) < 2:
         return {"workloads": len(costs), "mean": float(costs.mean()) if len(costs) else np.nan, "unsure": np.nan}
-    variances, others = (errors / 1.96) ** 2, len(costs) - 1
+    variances, others = np.maximum(errors / 1.96, SUREST) ** 2, len(costs) - 1
     weights = 1 / variances
     apart = weights @ (costs - np.average(costs, weights=weights)) ** 2 - others
     weights = 1 / (variances + max(apart, 0) / (weights.sum() - weights @ weights / weights.sum()))

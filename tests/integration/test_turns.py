@@ -130,6 +130,8 @@ def test_when_the_time_is_up_all_are_ended_with_what_they_have_started() -> None
 
     assert 0.7 <= time.monotonic() - began < 10
     assert all(run.was_ended and len(run.stops) >= 3 for run in runs)
+    # To be ended they go on for a moment.
+    assert all(resumed > stopped for run in runs for stopped, resumed in run.stops)
     assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "302"]]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tracekit.analysis.gradient_passes import GradientPasses, _comes
-from tracekit.models.buckets import MODEL_ERROR, _filled, bucket_forecasts
+from tracekit.models.buckets import MODEL_ERROR, _filled, _gradients, bucket_forecasts
 from tracekit.models.ddp_replay import MIB, Gradients, Network, buckets_of, replay_pass
 from tracekit.run.manifest import Wrapped
 
@@ -65,17 +65,45 @@ def test_layers_tell_whether_gradients_come_in_the_order_of_the_model() -> None:
     """GIVEN an embedding that the model has last and uses first; one within another layer is around what that does."""
     model = Wrapped(names=["a.weight", "a.b.weight", "a.b.bias", "c.weight"], sizes=[8, 16, 8, 8])
     frame = pd.DataFrame({"name": ["module.a", "module.a.b", "module.c"]})
-    comes, in_order = _comes(frame.assign(began=[1.0, 1.5, 0.0], ended=[4.0, 3.5, 1.0]), model)
+    comes, in_order = _comes(frame.assign(began=[1.0, 1.5, 0.0], last=[1.0, 1.5, 0.0], ended=[4.0, 3.5, 1.0]), model)
     assert in_order is True
     assert comes.tolist() == [4.0, 3.5, 3.5, 1.0]
-    assert _comes(frame.assign(began=[0.0, 0.5, 3.0], ended=[3.0, 2.5, 4.0]), model)[1] is False
-    assert _comes(frame[:2].assign(began=0.0, ended=1.0), model)[1] is None
+    assert _comes(frame.assign(began=[0.0, 0.5, 3.0], last=[0.0, 0.5, 3.0], ended=[3.0, 2.5, 4.0]), model)[1] is False
+    assert _comes(frame[:2].assign(began=0.0, last=0.0, ended=1.0), model)[1] is None
 
 
-def test_what_a_layer_has_after_those_within_it_comes_before_them() -> None:
-    model = Wrapped(names=["a.b.weight", "a.scale"], sizes=[8, 8])
-    frame = pd.DataFrame({"name": ["module.a", "module.a.b"], "began": [0.0, 0.5], "ended": [4.0, 3.0]})
-    assert _comes(frame, model)[0].tolist() == [3.0, 3.0]
+def test_a_layer_is_through_when_the_next_one_begins() -> None:
+    """GIVEN an encoder and a decoder, whose words have no gradient, so that both embeddings are seen to end with the
+    whole pass THEN the decoder's is there when the encoder begins; and a block's own with the last within it."""
+    names = ["block.scale", "block.embed.weight", "block.rnn.weight", "words.weight", "rnn.weight"]
+    model = Wrapped(names=names, sizes=[8] * 5)
+    rows = pd.DataFrame({
+        "name": ["module.block", "module.block.embed", "module.block.rnn", "module.words", "module.rnn"],
+        "began": [31.0, 90.0, 31.0, 30.0, 5.0], "ended": [91.0, 91.0, 90.0, 91.0, 30.0],
+    })  # fmt: skip
+    assert _comes(rows.assign(last=rows["began"]), model)[0].tolist() == [91.0, 91.0, 90.0, 31.0, 30.0]
+
+
+def test_what_the_model_has_before_a_parameter_comes_after_it() -> None:
+    """GIVEN a shortcut that is seen to end with the first layer, as they have the same input."""
+    model = Wrapped(names=["first.weight", "second.weight", "shortcut.weight"], sizes=[8] * 3)
+    rows = pd.DataFrame({"name": ["first", "second", "shortcut"], "began": [2.0, 1.0, 0.0], "ended": [3.0, 2.0, 3.0]})
+    assert _comes(rows.assign(last=[2.0, 1.0, 1.0]), model)[0].tolist() == [3.0, 2.0, 2.0]
+
+
+def test_a_layer_that_two_buckets_share_is_there_for_each_when_that_is_full() -> None:
+    """GIVEN the two gradients of a layer, which come together for all that is known, in two buckets of the run."""
+    sizes, network = [MIB] * 4, Network(1e-3, 5e-9, cpus=2.0)
+    own = buckets_of(sizes, 3 * MIB)
+    seen = replay_pass(gradients(sizes), own, network)
+    run = GradientPasses(
+        model=Wrapped(bucket_cap_mb=3.0, parameters=4, bytes=sum(sizes), sizes=sizes),
+        passes=100, ranks=1, world=2, cpus=2.0, step=seen.end + 0.01, took=seen.end, computing=0.016, finishing=0.0,
+        passes_per_step=1, sizes=np.bincount(own, weights=sizes).astype(np.int64), there=seen.there, back=seen.back,
+        unsure=np.zeros(2), cpu_per_byte=0.0, comes=np.array([2.0, 2.0, 1.0, 1.0]), in_order=True, spread=0.0,
+    )  # fmt: skip
+    there = _gradients(run, np.array(sizes), own).there
+    assert there[2:].tolist() == pytest.approx([0.012, 0.016])
 
 
 def test_gradients_of_a_recurrent_layer_come_together() -> None:
@@ -84,10 +112,12 @@ def test_gradients_of_a_recurrent_layer_come_together() -> None:
     parts = ["l0", "l0_reverse", "l1", "l1_reverse"]
     names = [f"rnn.{kind}_{part}" for part in parts for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     model = Wrapped(names=names, sizes=[40, 40, 10, 10] * 4)
-    rows = pd.DataFrame({"name": ["module.rnn"], "began": [1.0], "ended": [5.0]})
+    rows = pd.DataFrame({"name": ["module.rnn"], "began": [0.0], "last": [1.0], "ended": [5.0]})
     comes, in_order = _comes(rows, model)
     assert in_order is True
     assert comes.tolist() == [5.0] * 4 + [4.0] * 4 + [3.0] * 4 + [2.0] * 4
+    others = Wrapped(names=["rnn.weight_ih_l0", "rnn.weight_ih_l1", "rnn.weight_hh_l0_g"], sizes=[8] * 3)
+    assert _comes(rows, others)[0].tolist() == [5.0] * 3  # whose part the last one is its name does not tell
     assert _comes(rows[:0], Wrapped(names=["a.b", "c.d"], sizes=[1, 3]))[0].tolist() == [4.0, 3.0]
 
 

@@ -60,10 +60,10 @@ _OF_THE_LAST = f"""
 """
 
 # When a layer's backward pass began and ended, at the latest when all buckets were sent: in the last one the reducer
-# waits for them. A layer that is called several times began with the first and ended with the last.
+# waits for them. A layer that is called several times began with the first call and ended with the `last`.
 _LAYERS = f"""
-    SELECT name, median(began) / 1e9 AS began, median(ended) / 1e9 AS ended FROM (
-        SELECT name, min(start_ns) - began_ns AS began,
+    SELECT name, median(began) / 1e9 AS began, median(last) / 1e9 AS last, median(ended) / 1e9 AS ended FROM (
+        SELECT name, min(start_ns) - began_ns AS began, arg_max(start_ns, start_ns + duration_ns) - began_ns AS last,
                max(least(start_ns + duration_ns, sent_ns)) - began_ns AS ended
         FROM (SELECT * FROM spans WHERE kind = 'layer' AND direction = 'backward') AS layers ASOF JOIN (
             SELECT process, start_ns AS began_ns, max(ready_ns) AS sent_ns FROM ({_BUCKETS}) GROUP BY process, start_ns
@@ -253,23 +253,44 @@ def _cpu_beside(run: Run, passes: pd.DataFrame, with_buckets: pd.DataFrame) -> f
 
 def _comes(rows: pd.DataFrame, model: Wrapped) -> tuple[Floats, bool | None]:
     """When the gradient of each parameter is there: with the end of the backward pass of its layer, or of its part of a
-    layer of several, for which computing is taken to go on evenly, as without layers for all of them; and whether the
-    layers had their backward passes in the reverse of the order in which the model has their parameters."""
+    layer of several, for which the last call's is taken to go on evenly, as the whole pass is without layers; and
+    whether the layers had their backward passes in the reverse of the order in which the model has their parameters."""
     sizes = np.array(model.sizes, dtype=np.float64)
     rows = rows.set_index(rows["name"].astype(str).str.removeprefix("module."))
     rows = rows[~rows.index.duplicated()]
     layers = [name.rpartition(".")[0] for name in model.names]
     if not layers or not all(layer in rows.index for layer in layers):
         return np.cumsum(sizes[::-1])[::-1], None
-    parts = [found[0] if (found := _PART.search(name)) else "" for name in model.names]
+    parts = [found[0] if (found := _PART.search(name)) else None for name in model.names]
     backward = pd.DataFrame({"layer": layers, "part": parts, "bytes": sizes})[::-1]
+    in_parts = backward["part"].notna().groupby(backward["layer"]).transform("all")
+    backward["part"] = backward["part"].where(in_parts, "")
     backward["share"] = backward.groupby("layer")["bytes"].cumsum()
     share = backward.groupby(["layer", "part"])["share"].transform("max")
     share /= backward.groupby("layer")["bytes"].transform("sum").clip(lower=1.0)
-    began, ended = (rows[column].loc[backward["layer"]].to_numpy() for column in ("began", "ended"))
-    ends = (began + share * (ended - began)).to_numpy()[::-1]
+    last, ended = (each.loc[backward["layer"]].to_numpy() for each in (rows["last"], _ends(rows)))
+    ends = (last + share * (ended - last)).to_numpy()[::-1]
     came = rows.loc[list(dict.fromkeys(layers))]
     # None begins when one has ended that the model has before it.
     earliest_end = came["ended"].cummin().shift(fill_value=np.inf)
     # What the model has before a parameter comes after it.
     return np.minimum.accumulate(ends), bool((came["began"] < earliest_end).all())
+
+
+def _ends(rows: pd.DataFrame) -> "pd.Series[float]":
+    """When the backward pass of each layer was through, s: when the next one that is not within it began, at the
+    latest. One whose input has no gradient is seen to end with the whole pass."""
+    in_order = rows.sort_values("last")
+    names, begins = in_order.index.to_list(), in_order["last"].to_list()
+    latest = [
+        next(
+            (
+                begins[later]
+                for later in range(at + 1, len(names))
+                if name and begins[later] > begins[at] and not names[later].startswith(f"{name}.")
+            ),
+            np.inf,
+        )
+        for at, name in enumerate(names)
+    ]
+    return in_order["ended"].clip(upper=pd.Series(latest, index=in_order.index))

@@ -77,6 +77,8 @@ class Turns:
         self.process.terminate()
         for each in tree:
             _send(each.resume)
+        if self.stops and self.stops[-1][0] == self.stops[-1][1]:
+            self.stops[-1] = (self.stops[-1][0], time.monotonic_ns())
         try:
             self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
