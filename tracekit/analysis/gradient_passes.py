@@ -280,8 +280,8 @@ def _comes(rows: pd.DataFrame, model: Wrapped) -> tuple[Floats, bool | None]:
 def _ends(rows: pd.DataFrame) -> "pd.Series[float]":
     """When the backward pass of each layer was through, s: when the next one that is not within it began, at the
     latest. One whose input has no gradient is seen to end with the whole pass."""
-    in_order = rows.sort_values("last")
-    names, begins = in_order.index.to_list(), in_order["last"].to_list()
+    begun = rows.sort_values("last")
+    names, begins = begun.index.to_list(), begun["last"].to_list()
     latest = [
         next(
             (
@@ -293,4 +293,4 @@ def _ends(rows: pd.DataFrame) -> "pd.Series[float]":
         )
         for at, name in enumerate(names)
     ]
-    return in_order["ended"].clip(upper=pd.Series(latest, index=in_order.index))
+    return begun["ended"].clip(upper=pd.Series(latest, index=begun.index))

@@ -48,9 +48,7 @@ class Turns:
 
     def has_turn(self, seconds: float) -> None:
         """Let it run for so long, or to its end; then stop it."""
-        for each in self._tree():
-            _send(each.resume)
-        self.stops[-1] = (self.stops[-1][0], time.monotonic_ns())
+        self._resume(self._tree())
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
             return
@@ -75,10 +73,7 @@ class Turns:
         self.was_ended = True
         tree = self._tree()
         self.process.terminate()
-        for each in tree:
-            _send(each.resume)
-        if self.stops and self.stops[-1][0] == self.stops[-1][1]:
-            self.stops[-1] = (self.stops[-1][0], time.monotonic_ns())
+        self._resume(tree)
         try:
             self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -94,6 +89,13 @@ class Turns:
         # A worker of a loader that was just being started would wait for its parent forever. One that was started since
         # we looked has another parent now, but is in the group.
         _end_all([*tree, *self._group()])
+
+    def _resume(self, tree: list[psutil.Process]) -> None:
+        """Let all of it go on, if it is stopped."""
+        for each in tree:
+            _send(each.resume)
+        if self.stops and self.stops[-1][0] == self.stops[-1][1]:
+            self.stops[-1] = (self.stops[-1][0], time.monotonic_ns())
 
     def _group(self) -> list[psutil.Process]:
         """What is in the process group that the process has led, if it has."""
