@@ -63,8 +63,6 @@ PROBED = 1000
 FINAL, SPLIT = 6, 4
 # Recorded and not recorded take so many times as many turns as the grid has rounds.
 PAIRS = 5
-# By chance all rounds may be alike.
-SUREST = 1e-4
 # Of the CPU time, stolen. Undisturbed workloads saw less than 1 % here; with 30 % the truth was none: the same settings
 # took 15 % less or more than in the minute before.
 MUCH_STOLEN, MOST_TRIES = 0.03, 3
@@ -284,19 +282,11 @@ def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
 
 
 def recording_of(found: list[dict[str, Any]]) -> dict[str, float]:
-    """What recording costs in the mean of all workloads whose batches take 1 ms and more, each with the weight of how
-    sure it is and of how much they differ (DerSimonian and Laird), and how unsure that is (95 %). Some are ten times as
-    sure as others."""
-    each_cost = [each["recording"] for each in found if each["recording"]["batch_ms"] >= 1]
-    costs, errors = (np.array([each[name] for each in each_cost]) for name in ("cost", "unsure"))
-    if len(costs) < 2:
-        return {"workloads": len(costs), "mean": float(costs.mean()) if len(costs) else np.nan, "unsure": np.nan}
-    variances, others = np.maximum(errors / 1.96, SUREST) ** 2, len(costs) - 1
-    weights = 1 / variances
-    apart = weights @ (costs - np.average(costs, weights=weights)) ** 2 - others
-    weights = 1 / (variances + max(apart, 0) / (weights.sum() - weights @ weights / weights.sum()))
-    unsure_by = stdtrit(others, 0.975) / np.sqrt(weights.sum())
-    return {"workloads": len(costs), "mean": float(np.average(costs, weights=weights)), "unsure": float(unsure_by)}
+    """What recording costs in the mean of all workloads whose batches take 1 ms and more, and how unsure that is (95 %)
+    by how much they differ."""
+    costs = np.array([each["recording"]["cost"] for each in found if each["recording"]["batch_ms"] >= 1])
+    error = stdtrit(len(costs) - 1, 0.975) * costs.std(ddof=1) / np.sqrt(len(costs)) if len(costs) > 1 else np.nan
+    return {"workloads": len(costs), "mean": float(costs.mean()) if len(costs) else np.nan, "unsure": float(error)}
 
 
 def measure_all(names: list[str], rounds: int, parts: list[str], found: list[dict[str, Any]]) -> None:
