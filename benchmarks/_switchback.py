@@ -82,6 +82,7 @@ class Recorder:
             away = time.perf_counter_ns() - began
             self._agent.governor.started += away
             self._agent.governor._began += away
+            self._agent._status_written += away
             # Otherwise they would spend on the recorded epochs what these and the others have earned.
             fetching = self._collectors["loading"]._fetching
             for allowance in (fetching._rows, fetching._looks):

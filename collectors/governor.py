@@ -26,10 +26,12 @@ _REMEMBERED = 16
 # Accounts are settled this often, also where no step is recorded in detail for long; and at the end of every step that
 # is, unless steps in detail are as cheap as others and short: to settle takes 20 to 30 us.
 _SETTLED_EVERY_NS = 1_000_000_000
-# The records of short steps are written for so long at a time: a write takes 10 to 15 us in cold caches, so it is 0.1 %
-# and more of steps below this. What a killed process has not written is at most this share of its steps, too.
+# The records of short steps are written for so long at a time: a write takes 10 to 30 us in cold caches, so it is 0.1 %
+# and more of steps below this. What a killed process has not written is at most this share of its steps, too. The
+# accounts of short steps are settled for longer at a time, which takes 100 us in cold caches.
 _SHORT_STEP_NS = 20_000_000
 _MAY_BE_LOST = 0.005
+_SETTLED_TOGETHER_NS = 100_000_000
 # More than the caches of a core hold, those of page addresses included.
 _CACHES_BYTES = 8 << 20
 _COLD_ROUNDS = 5
@@ -50,6 +52,7 @@ class Governor:
         self.profiler_ns = 0
         self._forfeited_ns = 0  # time that could have paid for profiler windows, and there were no steps
         self.note_ns = note_ns  # of a hook that times one call and notes it
+        self.has_calls = True  # of modules, which detail is about
         self.count_from_here()
 
     def count_from_here(self) -> None:
@@ -94,7 +97,7 @@ class Governor:
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
         stretch, self.with_calls = 1, True
         if is_cheap and self.detailed and self.typical_step_ns > 0:
-            stretch = max(min(_SHORT_STEP_NS // self.typical_step_ns, self.steps // _REMEMBERED), 1)
+            stretch = max(min(_SETTLED_TOGETHER_NS // self.typical_step_ns, self.steps // _REMEMBERED), 1)
         if not self.detailed:
             stretch = min(self._next_detailed - self.steps, max(_SETTLED_EVERY_NS // max(self.typical_step_ns, 1), 1))
             stretch = self._space_calls(stretch)
@@ -111,7 +114,7 @@ class Governor:
 
         One step is added now and then: a spacing that divides a pattern of the program would always meet the same part.
         """
-        if not self.typical_step_ns:
+        if not self.typical_step_ns or not self.has_calls:
             return 0
         always = _median(self._plain_costs) if self._plain_costs else 0
         budget = self.typical_step_ns * self.budget

@@ -72,6 +72,7 @@ class Layers:
 
     def _hook(self, module: ModuleType) -> None:
         self._measure(self._timed_call)
+        self._agent.governor.has_calls = False
         self._agent.on_settling.append(self._settle)
         self._agent.after_fork.append(self._start_anew)
         self._patches.replace(module.Module, "__call__", self._timed_call)
@@ -130,6 +131,7 @@ class Layers:
         try:
             self._calls += 1
             self._outermost += not depth
+            agent.governor.has_calls = True
             agent.spool.write(Kind.LAYER, layer.word, start, end, layer.number, watch is not None, 0, 0, depth, FORWARD)
             if agent.tally is not None:
                 agent.tally(layer.number, FORWARD, depth, end - start)

@@ -1,7 +1,6 @@
 """Loading: how long the program waits for each batch, and who made it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from inspect import signature
 from time import perf_counter_ns as clock
 from types import ModuleType
@@ -15,17 +14,19 @@ from .batch_bytes import bytes_of, bytes_of_any, storages_of
 from .fetching import Fetching
 from .patching import Patches
 from .phase_clock import LOADING
+from .short_batches import Iteration, ShortBatches
 from .spool import threads
 from .steps import BATCH
 from .tracebacks import worded_without_us
 
-_BATCH = int(Kind.BATCH)
-_LONGEST_TOLD = 2**31 - 1  # of taking a batch: what a record has room for
-# Of the batches of steps that are so short, but for an epoch's first ones, one in so many is measured: between two
-# nothing of ours stays in the caches, and a measurement takes 15 us.
+# Of the batches of steps that are so short, but for a loader's first ones, one in so many is measured, in a place that
+# is another one each time: a program may have a period of its own. Of still shorter ones it is one in more: between two
+# nothing of ours stays in the caches, so a measurement takes 15 to 40 us, which is to be no more than this share.
 _SHORT_NS, _FIRST, _NOW_AND_THEN = 20_000_000, 16, 8
-# One batch in so many is measured whatever it is made of; and their order is compared with the predicted one.
+_LOOK_NS, _SHARE_OF_LOOKS = 40_000, 0.001
+# After so many batches one is measured whatever it is made of; and their order is compared with the predicted one.
 _SELDOM = 64
+_GOLDEN = 0.618034  # multiples of it, less their whole part, are spread evenly
 
 
 class Loading:
@@ -42,6 +43,7 @@ class Loading:
     def __init__(self) -> None:
         self._patches = Patches()
         self._epochs: dict[str, int] = {}
+        self._looks: dict[str, int] = {}
         self._orders: dict[str, AccessOrder] = {}
         self._modes: Callable[[], int] = lambda: 0
 
@@ -53,6 +55,7 @@ class Loading:
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
         agent.when_imported("loading", "torch._utils", self._hook_errors)
         agent.before_exit.append(self._settle)
+        self._short = ShortBatches(agent, fetching)
 
     def off(self) -> None:
         self._patches.undo()
@@ -76,7 +79,7 @@ class Loading:
             original(iterator, loader, *args, **kwargs)
             try:
                 name = self._agent.loaders.name(loader)
-                iterator._tracekit = _Iteration(
+                iterator._tracekit = Iteration(
                     name,
                     self._agent.spool.intern(name),
                     self._next_epoch(name),
@@ -169,7 +172,9 @@ class Loading:
             try:
                 if hasattr(iterator, "_tracekit"):
                     if not first_iter:
-                        iterator._tracekit.epoch = self._next_epoch(iterator._tracekit.loader)
+                        of = iterator._tracekit
+                        self._short.tell(of)
+                        of.start_anew(self._next_epoch(of.loader))
                     self._watch_order(iterator, loader)
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -178,7 +183,7 @@ class Loading:
 
     def _watch_order(self, iterator: Any, loader: Any) -> None:
         """Have what the sampler will give out noted, if it can be predicted."""
-        of: _Iteration = iterator._tracekit
+        of: Iteration = iterator._tracekit
         if of.loader not in self._orders:
             facts = self._agent.loaders.facts_of(of.loader)
             self._orders[of.loader] = AccessOrder(facts, self._agent.window_is_open, self._is_short)
@@ -209,13 +214,41 @@ class Loading:
     def _timed_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
-        agent, note, look, fetching = self._agent, self._agent.spool.note, self._look, self._fetching
-        next_seen = fetching.next_seen
         self._modes = torch._C._len_torch_function_stack
+        seen = self._seen_next(original)
 
         def __next__(iterator: Any) -> Any:
+            try:
+                of: Iteration = iterator._tracekit
+                index = iterator._num_yielded
+                is_only_timed = index < of.only_timed_until
+            except AttributeError:
+                is_only_timed = False
+            if not is_only_timed:
+                return seen(iterator)
+            start = clock()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                self._end(iterator)
+                raise
+            end = clock()
+            of.note_time((index, start, end, of.arrived, of.worker))
+            if end > of.deadline:
+                of.only_timed_until = 0
+            return batch
+
+        return __next__
+
+    def _seen_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """All that is to be done around a batch. It is not done around each: see `ShortBatches`."""
+        agent, note, look, fetching = self._agent, self._agent.spool.note, self._look, self._fetching
+        next_seen = fetching.next_seen
+
+        def seen(iterator: Any) -> Any:
             makes_it = False
             try:
+                self._short.tell(iterator._tracekit)
                 if agent.step_source_rank >= BATCH:
                     agent.step_source(BATCH)
                 if agent.safe_point_due:
@@ -236,32 +269,32 @@ class Loading:
                     agent.phases.leave(LOADING)
             end = clock()
             try:
-                of: _Iteration = iterator._tracekit
+                of: Iteration = iterator._tracekit
                 index = iterator._num_yielded - 1
-                # Each in another place of its eight: a program may have a period of its own.
-                is_due = index % _NOW_AND_THEN == 5 * (index // _NOW_AND_THEN) % _NOW_AND_THEN
-                size = look(of, index, batch) if is_due or of.looks_at_each else -1
-                taking = min(end - of.arrived, _LONGEST_TOLD) if of.arrived > start else -1
-                note((of.name, threads.current().tid, start, end, of.epoch, index, of.worker, size, taking, 0, _BATCH))
+                size = look(of, index, batch) if index >= of.next_look else -1
+                note(of.record(threads.current().tid, (index, start, end, of.arrived, of.worker), size))
+                if of.next_look > index + 1:
+                    self._short.let_pass(iterator, of, index)
             except Exception as error:
                 agent.fail("loading", error)
             return batch
 
-        return __next__
+        return seen
 
-    def _look(self, of: "_Iteration", index: int, batch: Any) -> int:
+    def _look(self, of: Iteration, index: int, batch: Any) -> int:
         """What is not done for every short batch: how many bytes it has is told, -1 where that is not known."""
         if self._agent.spool.has_many_notes():
             self._agent.write_noted()
         began = clock()
-        of.looks_at_each = index < _FIRST or not self._is_short()
+        of.next_look = self._next_look(of, index)
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
         if not index and not self._modes():
             facts = self._agent.loaders.facts_of(of.loader)
             facts["storages"], is_on_device = storages_of(batch)
             if is_on_device and of.makes_batches:
                 facts["on_device"] = True
-        if index % _SELDOM == 0:
+        if index >= of.next_thorough_look:
+            of.next_thorough_look = index + _SELDOM
             if of.order is not None:
                 of.order.settle()
             if size < 0:
@@ -269,9 +302,19 @@ class Loading:
         self._agent.governor.spent_ns += clock() - began
         return size
 
+    def _next_look(self, of: Iteration, index: int) -> int:
+        step_ns = self._agent.governor.typical_step_ns
+        self._looks[of.loader] = looks = self._looks.get(of.loader, 0) + 1
+        if looks < _FIRST or not 0 < step_ns < _SHORT_NS:
+            return index + 1
+        every = min(max(int(_LOOK_NS / _SHARE_OF_LOOKS / step_ns), _NOW_AND_THEN), _SELDOM)
+        turn = index // every + 1
+        return int((turn + _GOLDEN * turn % 1) * every)
+
     def _end(self, iterator: Any) -> None:
         """The program has had all batches of an epoch."""
         try:
+            self._short.end(iterator._tracekit)
             self._agent.write_noted()
             order: Epoch | None = iterator._tracekit.order
             if order is not None:
@@ -280,22 +323,7 @@ class Loading:
             self._agent.fail("loading", error)
 
 
-@dataclass(slots=True)
-class _Iteration:
-    """What is known of a loader's iterator: its loader, the epoch it is in, and who made the batch that is due."""
-
-    loader: str
-    name: int  # the same, interned
-    epoch: int
-    generator: Any  # the loader's own, if it has one
-    makes_batches: bool  # itself: the loader has no workers
-    worker: int = -1
-    arrived: int = 0  # when the bytes of the last batch that was taken were there, by the clock
-    order: Epoch | None = None
-    looks_at_each: bool = True  # of the next batches
-
-
-def _note_arrivals(iterator: Any, of: _Iteration) -> None:
+def _note_arrivals(iterator: Any, of: Iteration) -> None:
     """Have it noted when the first bytes that a worker has sent are there for the program, which takes time to make a
     batch of them; not where a thread that pins memory takes them."""
     queue = getattr(iterator, "_worker_result_queue", None)
