@@ -222,7 +222,7 @@ class Loading:
                 of: Iteration = iterator._tracekit
                 index = iterator._num_yielded
                 is_only_timed = index < of.only_timed_until
-            except AttributeError:
+            except AttributeError:  # which is said where it is seen
                 is_only_timed = False
             if not is_only_timed:
                 return seen(iterator)
@@ -303,6 +303,7 @@ class Loading:
         return size
 
     def _next_look(self, of: Iteration, index: int) -> int:
+        """Which batch is to be measured next, after batch `index`."""
         step_ns = self._agent.governor.typical_step_ns
         self._looks[of.loader] = looks = self._looks.get(of.loader, 0) + 1
         if looks < _FIRST or not 0 < step_ns < _SHORT_NS:

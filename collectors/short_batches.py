@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _BATCH = int(Kind.BATCH)
 _LONGEST_TOLD = 2**31 - 1  # of taking a batch: what a record has room for
 
-# Batches that suddenly take longer are seen again after so long, and what a kill can lose is no more.
+# A stretch of batches ends after so long, also where they suddenly take longer; a kill loses those of one stretch.
 _AT_MOST_NS = 20_000_000
 
 Times = tuple[int, int, int, int, int]  # of a batch: its index, begin, end, when its bytes had come, who made it
@@ -40,8 +40,8 @@ class Iteration:
     order: Epoch | None = None
     next_look: int = 0  # from this batch on one is measured
     next_thorough_look: int = 0
-    only_timed_until: int = 0  # this batch, or until this moment, by the clock
-    deadline: int = 0
+    only_timed_until: int = 0  # of batches up to this one no more than the times is noted,
+    deadline: int = 0  # and of none that begins after this moment, by the clock
     thread: int = 0  # the one that asks for its batches; -1: more do
     times: deque[Times] = field(default_factory=deque)
     note_time: Callable[[Times], None] = field(init=False)
@@ -63,7 +63,7 @@ class Iteration:
 class ShortBatches:
     """Decides of which batches no more is noted than their times, and makes records of them.
 
-    Each of the many things that are looked up around a batch otherwise is in no cache, all of them take 10 to 20 us.
+    All that is looked up around a batch otherwise takes 10 to 20 us, as none of it is in the caches.
     """
 
     def __init__(self, agent: Agent, fetching: "Fetching") -> None:
