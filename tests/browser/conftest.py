@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from browsing import HOSTILE, ODD_NAME, Server, Watched, hostile_run
-from playwright.sync_api import BrowserContext, sync_playwright
+from playwright.sync_api import BrowserContext, expect, sync_playwright
 from synthetic import Tape, make_manifest, make_run
 
 from tracekit.analysis.report_schema import Guideline
@@ -105,6 +105,7 @@ def context(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             viewport={"width": 1280, "height": 900},
         )
         opened.set_default_timeout(60_000)  # the machine may be busy
+        expect.set_options(timeout=60_000)
         yield opened
         opened.close()
 

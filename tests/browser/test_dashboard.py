@@ -54,7 +54,7 @@ def test_a_click_on_a_run_opens_it_and_navigation_keeps_it(server: Server, watch
     open_page(page, server, "")
     page.locator("#runs .ag-row", has_text="odd & 100%").locator(".ag-cell").first.click()
     page.locator("#overview-report").wait_for()
-    assert ODD_NAME in page.inner_text("#run")
+    expect(page.locator("#run")).to_contain_text(ODD_NAME)
     page.locator("#navigation").get_by_text("Layers", exact=True).click()
     page.locator(PAGES["layers"]).first.wait_for()
     assert RUN.replace("%20", "+") in page.url.replace("%20", "+")
@@ -68,7 +68,7 @@ def test_an_exploration_shows_times_by_count_and_the_plan(server: Server, watche
     expect(page.locator("#page .scatterlayer .js-line")).not_to_have_count(0)
     expect(page.locator("#page .errorbar")).not_to_have_count(0)
     expect(page.locator("#page .barlayer .point")).not_to_have_count(0)
-    assert "24 blocks of steps ran with 1, 2 and 4 threads" in page.inner_text("#page")
+    expect(page.locator("#page")).to_contain_text("24 blocks of steps ran with 1, 2 and 4 threads")
     page.wait_for_load_state("networkidle")
     assert_no_markup_came_through(page)
 
@@ -79,15 +79,15 @@ def test_a_click_on_a_study_opens_it_and_leads_to_the_run_it_explored(server: Se
     page.locator("#studies .ag-row", has_text="odd & 100%").locator(".ag-cell").first.click()
     page.locator("#comparisons .ag-row", has_text="faster").first.wait_for()
     expect(page.locator("#page .boxlayer .box")).to_have_count(3)
-    assert ODD_NAME in page.inner_text("#run")
-    assert "The noise floor is 2.0 %" in page.inner_text("#page")
+    expect(page.locator("#run")).to_contain_text(ODD_NAME)
+    expect(page.locator("#page")).to_contain_text("The noise floor is 2.0 %")
     page.wait_for_load_state("networkidle")
     assert_no_markup_came_through(page)
     page.get_by_text("the run that explored").click()
     page.locator("#thread-times .ag-row").first.wait_for()
     page.locator("#navigation").get_by_text("Layers", exact=True).click()
     page.locator(PAGES["layers"]).first.wait_for()
-    assert "001-explore" in page.inner_text("#run")
+    expect(page.locator("#run")).to_contain_text("001-explore")
 
 
 def view_of(page: Page, figure: str) -> list[float]:
@@ -131,6 +131,7 @@ def test_buttons_move_the_view(server: Server, watched: Watched) -> None:
     open_page(page, server, "timeline")
     whole = view_of(page, "timeline")
     caption = page.locator("#timeline-caption")
+    expect(caption).to_have_text(re.compile(r"\d"))
     for button in ("closer", "closer", "later", "wider"):
         said = caption.inner_text()
         page.locator(f"#timeline-{button}").click()
@@ -148,15 +149,10 @@ def test_the_view_never_holds_more_marks_than_a_browser_draws(server: Server, wa
 def test_the_colour_scheme_changes_ink_and_paper_of_figures_and_tables(server: Server, watched: Watched) -> None:
     page = watched.page
     open_page(page, server, "layers")
-
-    def colors() -> list[str]:
-        picked = ["#layers .ag-cell", ".js-plotly-plot .ytick text", "body"]
-        style = "getComputedStyle(document.querySelector(selector))"
-        script = f"selector => {{ const s = {style}; return [s.color, s.fill, s.backgroundColor].join() }}"
-        return [page.evaluate(script, each) for each in picked]
-
-    light = colors()
+    shown = {"#layers .ag-cell": "color", ".js-plotly-plot .ytick text": "fill", "body": "background-color"}
+    style = "(element, name) => getComputedStyle(element)[name]"
+    light = {selector: page.locator(selector).first.evaluate(style, name) for selector, name in shown.items()}
     page.get_by_label("light or dark").click()
-    page.wait_for_function("document.documentElement.dataset.mantineColorScheme === 'dark'")
-    assert all(before != after for before, after in zip(light, colors(), strict=True))
+    for selector, name in shown.items():
+        expect(page.locator(selector).first).not_to_have_css(name, light[selector])
     page.get_by_label("light or dark").click()

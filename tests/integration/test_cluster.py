@@ -146,7 +146,9 @@ def test_a_cluster_that_is_none_is_told_in_one_line(where: str, said: str, path:
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"address": 5}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", *(pytest.param(each, marks=pytest.mark.long) for each in ("[1]", "{}", '{"address": 5}', "\xff"))]
+)
 def test_a_file_that_no_scheduler_has_written_is_told_in_one_line(text: str, path: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     file.write_bytes(text.encode("latin-1"))

@@ -97,6 +97,7 @@ def test_a_look_for_unused_parameters_that_finds_none_is_told_and_can_be_done_wi
     assert without.stdout == recorded.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # of both budgets
 def test_a_study_of_buckets_compares_what_may_be_best(program: Path, tmp_path: Path) -> None:
     for budget in ("100s", "250s"):  # the second where the machine is so slow that no round fits into the first

@@ -207,7 +207,13 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("workers", "persistent", "method"),
-    [(0, "", "fork"), (2, "", "fork"), (2, "persistent", "fork"), (2, "", "spawn"), (2, "persistent", "forkserver")],
+    [
+        (0, "", "fork"),
+        (2, "", "fork"),
+        (2, "persistent", "fork"),
+        (2, "", "spawn"),
+        pytest.param(2, "persistent", "forkserver", marks=pytest.mark.long),
+    ],
 )
 def test_what_a_batch_costs_is_known_where_it_is_made(
     workers: int, persistent: str, method: str, tmp_path: Path
@@ -418,7 +424,7 @@ if __name__ == "__main__":
     ("kind", "why"),
     [
         ("workers", "was made with other settings or samplers"),
-        ("phases", "was made with other settings or samplers"),
+        pytest.param("phases", "was made with other settings or samplers", marks=pytest.mark.long),
         ("pairs", "Several iterators of loader were in use at once"),
         ("aside", "thread of its own"),
     ],

@@ -26,7 +26,7 @@ def _plain(*program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("what", "code", "steps"),
     [
-        ("chdir", 0, [10]),
+        pytest.param("chdir", 0, [10], marks=pytest.mark.long),
         ("closes", 0, [10]),
         ("forks", 0, [10]),
         ("execs", 0, [8, 10]),
@@ -151,10 +151,20 @@ def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
     assert "LOST" in done.stderr or "records" in done.stderr or "not captured" in done.stderr
 
 
+COLLECTORS = ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters", "garbage"]
+IN_PROGRAM_AND_BESIDE = ("layers", "counters")  # all collectors of either are installed by the same lines
+
+
 @pytest.mark.parametrize(
-    "collector", ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters", "garbage"]
+    ("collector", "when"),
+    [
+        *((each, "event") for each in COLLECTORS),
+        *(
+            pytest.param(each, "install", marks=[pytest.mark.long] * (each not in IN_PROGRAM_AND_BESIDE))
+            for each in COLLECTORS
+        ),
+    ],
 )
-@pytest.mark.parametrize("when", ["install", "event"])
 def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp_path: Path) -> None:
     """GIVEN a collector with a fault in its start or in all it does THEN the program ends as ever and it is named."""
     program = [sys.executable, str(PROGRAMS / ("ddp.py" if collector == "collectives" else "loader.py"))]

@@ -312,6 +312,7 @@ def test_ranks_change_their_counts_together(tmp_path: Path) -> None:
     assert first == second and ["plain block", "threads.intra_op=2"] in first
 
 
+@pytest.mark.long
 def test_ranks_that_the_environment_does_not_tell_of_change_their_counts_together(tmp_path: Path) -> None:
     """As torch.multiprocessing.spawn starts them."""
     assert pairs_of_counts(tmp_path, {}) == [(1, 1), (2, 2)]

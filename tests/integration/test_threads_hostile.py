@@ -168,6 +168,7 @@ def explored(program: str, tmp_path: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_other_threads_keep_their_counts_when_the_program_is_explored(tmp_path: Path) -> None:
     """GIVEN threads that call modules of their own while blocks of other counts are in force THEN these are not left
     with the counts of the blocks."""
@@ -242,6 +243,7 @@ print(told)
     assert "plan 0" in set(open_run(tmp_path / "run").table("spans")["name"])
 
 
+@pytest.mark.long
 def test_a_helper_with_a_count_of_its_own_does_not_end_the_plan(tmp_path: Path) -> None:
     """GIVEN a program that starts another Python which sets its own thread count THEN the settings count as applied,
     and it is said of how many processes that is not so."""
@@ -313,7 +315,9 @@ Net()(torch.ones(2))
     assert applied.stderr == ""
 
 
-@pytest.mark.parametrize("mode", ["inference_mode", "no_grad", "enable_grad"])
+@pytest.mark.parametrize(
+    "mode", ["inference_mode", *(pytest.param(each, marks=pytest.mark.long) for each in ("no_grad", "enable_grad"))]
+)
 def test_a_program_is_explored_in_any_mode_of_gradients(mode: str, tmp_path: Path) -> None:
     program = f"""
 import torch
