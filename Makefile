@@ -56,7 +56,7 @@ demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it 
 test: compiled  ## lint, then unit, integration and browser tests
 	$(TESTS) -m "not long"
 
-test-long: compiled  ## the same, and tests that measure for long: half as long again
+test-long: compiled  ## the same, and tests that measure for long
 	$(TESTS)
 
 # The processes that tests start are many: each would compile tracekit anew where Python may not keep what it compiles.

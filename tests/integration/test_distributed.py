@@ -295,7 +295,7 @@ def two_hosts() -> Iterator[list[NetworkHost]]:
     with ExitStack() as stack:
         try:
             hosts = stack.enter_context(network_hosts(2))
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (FileNotFoundError, PermissionError, subprocess.CalledProcessError) as error:
             pytest.skip(f"no network namespaces here: {error}")
         yield hosts
 

@@ -107,16 +107,16 @@ def said_to_wait_for_storage(report: dict[str, Any]) -> None:
 
 @pytest.mark.alone
 def test_a_program_that_waits_for_storage_is_told_so_by_one_run(slow_images: list[str], tmp_path: Path) -> None:
-    """GIVEN a program without workers, and storage that answers late THEN one run tells that it waits for storage; with
-    its own settings a step is predicted as it was measured, and none slower for more workers."""
+    """GIVEN a program without workers, and storage that answers late THEN one run tells that it waits for storage, what
+    its batches take as it is, and that workers are expected to be faster."""
     assert record([*slow_images, "--epochs", "1"], tmp_path / "run").code == 0
     report = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
     said_to_wait_for_storage(report)
     (loader,) = report["loaders"]
     own, *others = sorted(loader["forecasts"], key=lambda each: (each["num_workers"], each["prefetch_factor"] or 0))
     assert own["num_workers"] == 0 and {each["num_workers"] for each in others} >= {1, 2, 4}
-    assert own["low_ms"] <= own["expected_ms"] <= own["high_ms"]
-    assert min(each["expected_ms"] for each in others) < own["expected_ms"]
+    assert own["low_ms"] == own["expected_ms"] == own["high_ms"]  # as it was measured
+    assert all(each["expected_ms"] < own["expected_ms"] for each in others if each["num_workers"] in (2, 4))
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ def _plain(*program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("what", "code", "steps"),
     [
-        pytest.param("chdir", 0, [10], marks=pytest.mark.long),
+        ("chdir", 0, [10]),
         ("closes", 0, [10]),
         ("forks", 0, [10]),
         ("execs", 0, [8, 10]),

@@ -54,7 +54,7 @@ TABLE = [
 
 
 # Of these nothing happens that another one does not show, too.
-LIKE_ANOTHER = ("gru", "lstmcell_float64", "accumulation", "bilstm", "loader-none", "loader-forkserver")
+LIKE_ANOTHER = ("gru", "lstmcell_float64", "bilstm", "loader-none", "loader-forkserver")
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,6 @@ def explored(program: str, tmp_path: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.long
 def test_other_threads_keep_their_counts_when_the_program_is_explored(tmp_path: Path) -> None:
     """GIVEN threads that call modules of their own while blocks of other counts are in force THEN these are not left
     with the counts of the blocks."""
@@ -243,7 +242,6 @@ print(told)
     assert "plan 0" in set(open_run(tmp_path / "run").table("spans")["name"])
 
 
-@pytest.mark.long
 def test_a_helper_with_a_count_of_its_own_does_not_end_the_plan(tmp_path: Path) -> None:
     """GIVEN a program that starts another Python which sets its own thread count THEN the settings count as applied,
     and it is said of how many processes that is not so."""
