@@ -26,7 +26,7 @@ from .tracebacks import comes_from_a_signal_handler
 
 _open = open  # Python's own, whatever the program puts in its place
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
-_STATUS_INTERVAL_NS = 2_000_000_000
+_STATUS_INTERVAL_NS = 5_000_000_000
 # Of the budget, the supervisor's: what it takes of a machine of two CPUs (`benchmarks/overhead.py`).
 _SUPERVISORS = 0.005
 NO_WORKER = -1

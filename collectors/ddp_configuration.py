@@ -3,7 +3,7 @@
 from typing import Any
 
 MOST_MODELS = 16  # that are told of, the last ones
-_MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every two seconds
+_MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every few seconds
 
 
 def configuration_of(model: Any) -> dict[str, object]:

@@ -26,10 +26,11 @@ _REMEMBERED = 16
 # Accounts are settled this often, also where no step is recorded in detail for long; and at the end of every step that
 # is, unless steps in detail are as cheap as others and short: to settle takes 20 to 40 us.
 _SETTLED_EVERY_NS = 1_000_000_000
-# The records of short steps are written for so long at a time: a write takes 10 to 30 us in cold caches, so it is 0.1 %
+# The records of short steps are written for so long at a time: a write takes 10 to 40 us in cold caches, so it is 0.1 %
 # and more of steps below this. What a killed process has not written is at most this share of its steps, too. The
 # accounts of short steps are settled for longer at a time: with the safe point that follows it takes 100 us.
 _SHORT_STEP_NS = 20_000_000
+_WRITTEN_TOGETHER_NS = 50_000_000
 _MAY_BE_LOST = 0.005
 _SETTLED_TOGETHER_NS = 100_000_000
 # More than the caches of a core hold, those of page addresses included.
@@ -103,7 +104,7 @@ class Governor:
             stretch = self._space_calls(stretch)
         self.settle_at = self.steps + stretch
         if self.typical_step_ns < _SHORT_STEP_NS:
-            together = -(-_SHORT_STEP_NS // max(self.typical_step_ns, 1))
+            together = -(-_WRITTEN_TOGETHER_NS // max(self.typical_step_ns, 1))
             self.steps_per_write = max(1, min(int(self.steps * _MAY_BE_LOST), together))
         else:
             self.steps_per_write = 1

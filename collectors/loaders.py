@@ -6,6 +6,7 @@ import weakref
 import zlib
 from multiprocessing import current_process
 from numbers import Integral
+from operator import is_
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,8 @@ _MOST_IN_ONE_PLACE = 64
 _ATTRIBUTES = (
     "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers", "batch_size", "drop_last",
 )  # fmt: skip
+# Of what is told of a loader, torch lets a program set these after it is made.
+_MAY_CHANGE = ("num_workers", "prefetch_factor", "in_order", "pin_memory", "generator")
 # A place whose loaders differ in one of these makes more than one kind of loader.
 _ALIKE = (
     "num_workers", "prefetch_factor", "in_order", "persistent_workers", "iterable", "sampler", "has_generator",
@@ -40,6 +43,7 @@ class Loaders:
         self._uses = 0  # how often the program has begun to iterate over some loader
         self._last: dict[Place, tuple[int, int]] = {}  # when a place made its last one, in uses, and which it was
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._seen: dict[int, list[Any]] = {}  # of loaders that were iterated over, what they had then
         self._facts: dict[str, dict[str, Any]] = {}
 
     def make(self) -> str:
@@ -60,7 +64,11 @@ class Loaders:
     def keep(self, loader: Any, name: str) -> None:
         """The loader that was made has this name."""
         key = id(loader)
-        self._made[key] = (weakref.ref(loader, lambda _: self._made.pop(key, None)), name)
+        self._made[key] = (weakref.ref(loader, lambda _: self._forget(key)), name)
+
+    def _forget(self, key: int) -> None:
+        self._made.pop(key, None)
+        self._seen.pop(key, None)
 
     def name(self, loader: Any) -> str:
         if id(loader) not in self._made:
@@ -73,6 +81,12 @@ class Loaders:
 
     def used(self, loader: Any) -> None:
         """What the settings of a loader are, now that the program iterates over it."""
+        has = [getattr(loader, key, None) for key in _MAY_CHANGE]
+        has += [_start_method(loader), current_process().daemon]
+        had = self._seen.get(id(loader))
+        if had is not None and all(map(is_, has, had)):
+            return  # once more with the same; the rest takes 60 us
+        self._seen[id(loader)] = has
         facts = {key: getattr(loader, key, None) for key in _ATTRIBUTES}
         facts |= {
             "iterable": loader._dataset_kind == _ITERABLE,

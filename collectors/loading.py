@@ -79,13 +79,14 @@ class Loading:
             original(iterator, loader, *args, **kwargs)
             try:
                 name = self._agent.loaders.name(loader)
-                iterator._tracekit = Iteration(
+                iterator._tracekit = of = Iteration(
                     name,
                     self._agent.spool.intern(name),
                     self._next_epoch(name),
                     loader.generator,
                     not loader.num_workers,
                 )
+                of.next_look = self._next_look(of, -1)
                 self._agent.loaders.used(loader)
                 if not loader.num_workers:  # those with workers are reset before they begin
                     self._watch_order(iterator, loader)
@@ -175,6 +176,7 @@ class Loading:
                         of = iterator._tracekit
                         self._short.tell(of)
                         of.start_anew(self._next_epoch(of.loader))
+                        of.next_look = self._next_look(of, -1)
                     self._watch_order(iterator, loader)
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -286,6 +288,7 @@ class Loading:
         if self._agent.spool.has_many_notes():
             self._agent.write_noted()
         began = clock()
+        self._looks[of.loader] = self._looks.get(of.loader, 0) + 1
         of.next_look = self._next_look(of, index)
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
         if not index and not self._modes():
@@ -303,14 +306,13 @@ class Loading:
         return size
 
     def _next_look(self, of: Iteration, index: int) -> int:
-        """Which batch is to be measured next, after batch `index`."""
+        """Which batch is to be measured next, after batch `index`, which is -1 before an epoch."""
         step_ns = self._agent.governor.typical_step_ns
-        self._looks[of.loader] = looks = self._looks.get(of.loader, 0) + 1
+        looks = self._looks.get(of.loader, 0)
         if looks < _FIRST or not 0 < step_ns < _SHORT_NS:
             return index + 1
         every = min(max(int(_LOOK_NS / _SHARE_OF_LOOKS / step_ns), _NOW_AND_THEN), _SELDOM)
-        turn = index // every + 1
-        return int((turn + _GOLDEN * turn % 1) * every)
+        return int((index // every + 1 + _GOLDEN * looks % 1) * every)
 
     def _end(self, iterator: Any) -> None:
         """The program has had all batches of an epoch."""
