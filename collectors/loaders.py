@@ -81,8 +81,8 @@ class Loaders:
 
     def used(self, loader: Any) -> None:
         """What the settings of a loader are, now that the program iterates over it."""
-        has = [getattr(loader, key, None) for key in _MAY_CHANGE]
-        has += [_start_method(loader), current_process().daemon]
+        start_method, daemonic = _start_method(loader), current_process().daemon
+        has = [*(getattr(loader, key, None) for key in _MAY_CHANGE), start_method, daemonic]
         had = self._seen.get(id(loader))
         if had is not None and all(map(is_, has, had)):
             return  # once more with the same; the rest takes 60 us
@@ -92,8 +92,8 @@ class Loaders:
             "iterable": loader._dataset_kind == _ITERABLE,
             "sampler": type(sampler_of(loader._index_sampler)).__name__,
             "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
-            "start_method": _start_method(loader),
-            "daemonic": current_process().daemon,
+            "start_method": start_method,
+            "daemonic": daemonic,
         }
         plain = {key: _plain(value) for key, value in facts.items()}
         known = {key: value for key, value in plain.items() if type(value) in (int, bool, str)}
