@@ -20,7 +20,7 @@ from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
 NOISE = "noise"
 _REASONS = [*PHASES, NOISE]
 # It is named where it is longer by at least this share of a step: more than runs without a delay come to
-# (`benchmarks/delays.py`).
+# (`benchmarks/delays.py`), but for a rank whose CPU is slower throughout: that computes longer, whatever the reason.
 NOTABLE = {"blocked": 0.01, "computing": 0.02, "kept": 0.05}
 # Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
