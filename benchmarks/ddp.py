@@ -71,6 +71,8 @@ def measure(
             recording = [*TRACEKIT, "record", "-q", *flags, "--job", "one", "-o", run, "--"]
             ranks(recording, "--rounds", str(blocks))
             reports.append(json.loads(_output([*TRACEKIT, "analyze", "--json", run])))
+            if not reports[-1]["buckets"]:
+                raise SystemExit(f"{model}, {place}, {name}: no caps are told of; {reports[-1]['advice']}")
             fit = LEAST_S / (len(CAPS) * reports[0]["steps"]["median_ms"] / 1e3)
             rounds = max(rounds, min(MOST_ROUNDS, round(fit)))
             both.append(in_turn(CAPS, rounds))
