@@ -5,8 +5,8 @@
 A delay of a twentieth of a step and more is planted in each phase, of one rank or in turns, on 2 and on 4 ranks, as
 sleeping and as computing; `right` where it is the first cause named. Runs without any delay are to name nobody;
 `most_clean` is the largest share of a step by which a rank took longer than the others (lower bound) for a phase, by
-being blocked and by computing, or was kept from its CPU for longer, which `NOTABLE` in `tracekit/analysis/delays.py`
-must exceed.
+being blocked and by computing, or in all phases alike, or was kept from its CPU for longer, which `NOTABLE` in
+`tracekit/analysis/delays.py` must exceed.
 """
 
 import argparse
@@ -47,7 +47,8 @@ def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]]
                    capture_output=True)  # fmt: skip
     done = subprocess.run([*TRACEKIT, "analyze", "--json", run], check=True, capture_output=True, text=True)
     report = json.loads(done.stdout)
-    causes = [each["evidence"] for each in report["findings"] if each["id"] == "delay.root_cause"]
+    named = [each for each in report["findings"] if each["id"] in ("delay.root_cause", "delay.slower_rank")]
+    causes = [each["evidence"] for each in named]
     meetings, _ = aligned(next(find_meetings(open_run(run))))
     return causes, delays.most_by_chance(meetings, report["steps"]["median_ms"] * 1e6)
 

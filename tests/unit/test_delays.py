@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, both, delay, noise, ranks_run
+from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, Longer, both, delay, noise, ranks_run
 from synthetic import Tape, make_run, ns
 
-from tracekit.analysis.delays import NOISE, _of_its_turn, causes, find_delays
+from tracekit.analysis.delays import NOISE, THROUGHOUT, _of_its_turn, causes, find_delays
 from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
 from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, _chosen, find_meetings, find_ways, with_parts
 from tracekit.analysis.meetings import meetings_of as meetings_of_all
@@ -97,6 +97,52 @@ def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
     run = ranks_run(tmp_path / "run", 2, longer=both(late, noise(0.003)), computes=True)
     named = find_delays(meetings_of(run), STEP_NS).delays
     assert [(each.rank, each.phase, each.by) for each in named] == [(0, "backward", "computing")] * is_named
+
+
+TAKES = {"loading": LOADING, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
+
+
+def slower(share: float, of_rank: int) -> Longer:
+    """Everything takes that rank longer."""
+    return lambda rank, step, phase: share * TAKES[phase] if rank == of_rank else 0.0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("share", "is_named"), [(0.04, False), (0.08, True)])
+def test_who_is_slower_throughout_is_named_with_no_phase(
+    share: float, is_named: bool, ranks: int, tmp_path: Path
+) -> None:
+    """GIVEN a rank whose CPU is slower THEN no phase of it is a cause, however little is computed in the others."""
+    late = both(slower(share, ranks - 1), noise(0.003))
+    report = analyze(ranks_run(tmp_path / "run", ranks, longer=late, computes=True))
+    named = [(each.rank, each.phase, each.by, each.always) for each in report.ranks[0].delays]
+    assert named == [(ranks - 1, THROUGHOUT, "throughout", True)] * is_named
+    titles = [each.title for each in report.findings if each.id.startswith("delay.")]
+    assert len(titles) == is_named and all("as on a slower CPU" in title for title in titles)
+    assert not is_named or report.ranks[0].delays[0].step.expected == pytest.approx(share * 19 / 20, rel=0.2)
+    assert not is_named or report.ranks[0].delays[0].share_of_waiting > 0.5
+
+
+def test_a_phase_is_named_beside_all_of_a_slower_rank(tmp_path: Path) -> None:
+    late = both(slower(0.1, 1), delay("backward", 2 * SHARE * STEP_MS, lambda step: 1), noise(0.003))
+    (group,) = analyze(ranks_run(tmp_path / "run", 2, longer=late, computes=True)).ranks
+    assert {(each.rank, each.phase) for each in group.delays} == {(1, THROUGHOUT), (1, "backward")}
+    assert sum(each.share_of_waiting for each in group.delays) <= 1
+
+
+def test_two_phases_of_a_rank_are_named_where_a_third_is_not_longer(tmp_path: Path) -> None:
+    late = both(*(delay(phase, SHARE * STEP_MS, lambda step: 1) for phase in ("forward", "backward")), noise(0.003))
+    (group,) = analyze(ranks_run(tmp_path / "run", 2, longer=late, computes=True)).ranks
+    assert {(each.rank, each.phase) for each in group.delays} == {(1, "forward"), (1, "backward")}
+
+
+@pytest.mark.parametrize("late", [{2, 3}, {3}])
+def test_a_host_whose_ranks_are_all_slower_is_told_so(late: set[int], tmp_path: Path) -> None:
+    all_slower = both(*(slower(0.2, rank) for rank in late), noise(0.003))
+    report = analyze(ranks_run(tmp_path / "run", 4, longer=all_slower, computes=True, hosts=2))
+    assert {(each.rank, each.phase) for each in report.ranks[0].delays} == {(rank, THROUGHOUT) for rank in late}
+    said = ", as all ranks of node1, caused" if len(late) == 2 else "rank 3 on node1 caused"
+    assert all(said in each.title for each in report.findings if each.id == "delay.slower_rank")
 
 
 def test_who_collects_garbage_is_named_with_that(tmp_path: Path) -> None:

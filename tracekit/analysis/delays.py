@@ -5,7 +5,7 @@ the last meeting, phase by phase, and by what it was kept from its CPU: noise, w
 named where a rank took longer for it than the others did, in all steps or in those of its turn, by more than chance
 and by more than in runs without a delay. Three kinds are looked at by themselves: being blocked (asleep, or waiting for
 storage), which hardly ever happens by chance; computing, which on a shared machine often takes longer on one rank; and
-being kept from the CPU.
+being kept from the CPU. What a rank computes longer by in every phase alike, as on a slower CPU, is no phase's doing.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
 
-# What a rank is late by: a phase of its own, or others on its CPU.
-NOISE = "noise"
-_REASONS = [*PHASES, NOISE]
+# What a rank is late by: a phase of its own, others on its CPU, or all that it computes.
+NOISE, THROUGHOUT = "noise", "all phases"
+_REASONS = [*PHASES, NOISE, THROUGHOUT]
 # It is named where it is longer by at least this share of a step: more than runs without a delay come to
-# (`benchmarks/delays.py`), but for a rank whose CPU is slower throughout: that computes longer, whatever the reason.
-NOTABLE = {"blocked": 0.01, "computing": 0.02, "kept": 0.05}
+# (`benchmarks/delays.py`).
+NOTABLE = {"blocked": 0.01, "computing": 0.02, "throughout": 0.05, "kept": 0.05}
+_IN_TURNS = {"blocked", "computing"}
 # Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
 # A step may be so much shorter than the usual one, and has as many meetings.
@@ -34,10 +35,11 @@ _FEWEST_OF_A_TURN = 16
 
 @dataclass(frozen=True)
 class Delay:
-    """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`; or the noise by which it
-    was `kept` from its CPU. `share_of_waiting` of all ranks' waiting, `cost_s` in rank-seconds. `step_share`: by how
-    much longer it made a step than that of the others, at least, expected, at most (95 %), on average over all steps.
-    `always`: by the mean over all of them, which a few long ones may be, and not in turns."""
+    """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`; all phases, where it
+    computes longer `throughout`; or the noise by which it was `kept` from its CPU. `share_of_waiting` of all ranks'
+    waiting, `cost_s` in rank-seconds. `step_share`: by how much longer it made a step than that of the others, at
+    least, expected, at most (95 %), on average over all steps. `always`: by the mean over all of them, which a few long
+    ones may be, and not in turns."""
 
     rank: int
     phase: str
@@ -68,12 +70,12 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     blame = _blamed(meetings, known)
     waited = float(meetings.waited[:, meetings.seen].sum())
     explained = float(meetings.waited[:, known].sum())
-    by_reason = [np.bincount(blame.last, costs, len(meetings.ranks)) for costs in (*blame.phases.T, blame.kept)]
     longer, is_told = _longer(meetings, step_ns, ends)
+    costs = _costs(blame, len(meetings.ranks), {(rank, reason) for _, rank, reason, _, _ in longer})
     delays = [] if not explained else [
         Delay(meetings.ranks[rank], _REASONS[reason], by, cost / explained, cost / 1e9, share, always)
         for by, rank, reason, share, always in longer
-        if (cost := float(by_reason[reason][rank])) > 0
+        if (cost := float(costs[rank, reason])) > 0
     ]  # fmt: skip
     return Waiting(
         waited_s=waited / 1e9,
@@ -83,6 +85,15 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
         delays=sorted(delays, key=lambda delay: -delay.cost_s),
         is_told=is_told,
     )
+
+
+def _costs(blame: "_Blame", ranks: int, named: set[tuple[int, int]]) -> Floats:
+    """What each rank cost the others by each reason (rank, reason), ns: throughout, by the phases that are not
+    `named`."""
+    phases = np.stack([np.bincount(blame.last, costs, ranks) for costs in blame.phases.T], axis=1)
+    unnamed = [[(rank, phase) not in named for phase in range(len(PHASES))] for rank in range(ranks)]
+    throughout = np.where(unnamed, phases, 0.0).sum(axis=1)
+    return np.column_stack([phases, np.bincount(blame.last, blame.kept, ranks), throughout])
 
 
 def _longer(
@@ -107,9 +118,9 @@ def _longer(
 
 def _of_its_turn(by: str, series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
     """The interval of a rank's series in the steps of the turn in which it is the largest: the largest of so many is
-    the luckiest, so every other step of a turn chooses, and those between tell. Noise knows of no turns."""
+    the luckiest, so every other step of a turn chooses, and those between tell. Noise and CPUs know of no turns."""
     counts = np.bincount(turn, minlength=ranks)
-    if by == "kept" or counts.min() < _FEWEST_OF_A_TURN:
+    if by not in _IN_TURNS or counts.min() < _FEWEST_OF_A_TURN:
         return 0.0, 0.0, 0.0
     place = np.empty(len(turn), dtype=np.int64)  # of a step among those of its turn
     place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
@@ -133,19 +144,19 @@ def _than_the_others(
 ) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
     """By kind, and place of a rank and a reason: by how much longer that took than the others' on average, as a share
     of the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns.
-    On the way to a meeting that is not in every step: in the mean of those that it goes through."""
+    On the way to a meeting that is not in every step: in the mean of those that it goes through. What a rank computes
+    longer in every phase alike is told by itself, and taken off its phases."""
     ranks = len(meetings.ranks)
     steps, place = np.unique(_steps(meetings, step_ns, ends), return_inverse=True)
     passed = np.diff(steps, prepend=steps[0] - 1)
-    of_phases, of_noise = range(len(PHASES)), range(len(PHASES), len(_REASONS))
-    kinds: dict[str, tuple[range, Callable[[int], Floats]]] = {
-        "blocked": (of_phases, lambda rank: meetings.blocked[rank]),
-        "computing": (of_phases, lambda rank: meetings.own[rank] - meetings.blocked[rank]),
-        "kept": (of_noise, lambda rank: meetings.kept[rank][:, None]),
+    kinds: dict[str, Callable[[int], Floats]] = {
+        "blocked": lambda rank: meetings.blocked[rank],
+        "computing": lambda rank: meetings.own[rank] - meetings.blocked[rank],
+        "kept": lambda rank: meetings.kept[rank][:, None],
     }
     if not all(np.nansum(kept) > 0 for kept in meetings.kept):
         del kinds["kept"]  # not even for an instant: where some host does not tell
-    for by, (reasons, times) in kinds.items():
+    for by, times in kinds.items():
         whole = np.asarray(sum(_by_step(times(rank), place) for rank in range(ranks)))
         known = np.flatnonzero(~np.isnan(whole).any(axis=1))
         if len(known) < _FEWEST:
@@ -153,9 +164,28 @@ def _than_the_others(
         turn = steps[known] % ranks
         for rank in range(ranks):
             own = _by_step(times(rank), place)[known]
-            longer = (own * ranks - whole[known]) / (ranks - 1) / (step_ns * passed[known, None])
-            for reason, series in zip(reasons, longer.T, strict=True):
+            others = (whole[known] - own) / (ranks - 1)
+            step = step_ns * passed[known, None]
+            if by == "kept":
+                yield by, rank, _REASONS.index(NOISE), ((own - others) / step)[:, 0], turn
+                continue
+            factor, least = _common(own, others) if by == "computing" else (1.0, 0)
+            for reason, series in enumerate(((own - factor * others) / step).T):
                 yield by, rank, reason, series, turn
+            if factor > 1:
+                usual = others.mean(axis=0)
+                alike = (own - others)[:, least] * usual.sum() / usual[least]
+                yield "throughout", rank, _REASONS.index(THROUGHOUT), alike / step[:, 0], turn
+
+
+def _common(own: Floats, others: Floats) -> tuple[float, int]:
+    """By what factor a rank's phases, (step, phase), are longer than the others' in common, at most: that of the phase
+    that is certain to be the least so, and its place. A single phase has nothing in common with others."""
+    drawn = _drawn_anew(np.stack([own, others], axis=1))
+    ratios = np.divide(drawn[:, 0], drawn[:, 1], out=np.full_like(drawn[:, 0], np.inf), where=drawn[:, 1] > 0)
+    most = np.quantile(ratios, 1 - _LEVEL, axis=0, method="higher")
+    least = int(most.argmin())
+    return (max(float(most[least]), 1.0) if np.isfinite(most).sum() > 1 else 1.0), least
 
 
 def causes(meetings: Meetings) -> list[str]:
@@ -222,9 +252,14 @@ def _by_step(times: Floats, place: NDArray[np.intp]) -> Floats:
 
 def _interval(values: Floats) -> tuple[float, float, float]:
     """The mean over steps and its 95 % interval, by blocks of steps drawn anew; rare large values leave it wide."""
-    blocks = np.array([block.mean() for block in np.array_split(values, min(_BLOCKS, len(values))) if len(block)])
-    if not len(blocks):
+    if not len(values):
         return 0.0, 0.0, 0.0
-    picks = np.random.default_rng(0).integers(len(blocks), size=(_RESAMPLES, len(blocks)))
-    low, high = np.quantile(blocks[picks].mean(axis=1), [_LEVEL, 1 - _LEVEL])
+    low, high = np.quantile(_drawn_anew(values), [_LEVEL, 1 - _LEVEL])
     return float(low), float(values.mean()), float(high)
+
+
+def _drawn_anew(values: Floats) -> Floats:
+    """Means over the steps (the first axis), of blocks of them drawn anew."""
+    blocks = np.array([block.mean(axis=0) for block in np.array_split(values, min(_BLOCKS, len(values)))])
+    picks = np.random.default_rng(0).integers(len(blocks), size=(_RESAMPLES, len(blocks)))
+    return np.asarray(blocks[picks].mean(axis=1))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tracekit.analysis.delays import NOISE
+from tracekit.analysis.delays import NOISE, THROUGHOUT
 from tracekit.analysis.noise_findings import noise_findings
 from tracekit.analysis.report_schema import Finding, Report
 from tracekit.analysis.words import counted
@@ -16,6 +16,7 @@ _ALL_RANKS = "world"  # the group of all of them
 _HOW = {
     "blocked": "blocked longer than theirs",
     "computing": "at work longer than theirs",
+    "throughout": "at work longer than theirs in every phase alike, as on a slower CPU or with more to do in each,",
     "kept": "kept from its CPU for longer than they were",
 }
 
@@ -135,13 +136,17 @@ def _root_causes(report: Report) -> list[Finding]:
     for group in report.ranks:
         for delay in group.delays:
             often = "on average over all steps" if delay.always else "in its turn"
-            alike = f", as that of all ranks of {delay.host}," if delay.of_host else ""
+            whose, those = f"rank {delay.rank}'s {delay.phase}", "that of all ranks"
+            if delay.phase == THROUGHOUT:
+                whose, those = f"rank {delay.rank}", "all ranks"
+            alike = f", as {those} of {delay.host}," if delay.of_host else ""
             where = f" in group {group.group}" * (len(report.ranks) > 1) + _of_attempt(group.attempt)
-            host = f" on {delay.host}" * (delay.phase == NOISE and not delay.of_host)
+            is_of_cpu = delay.phase in (NOISE, THROUGHOUT)
+            host = f" on {delay.host}" * (is_of_cpu and not delay.of_host)
             found.append(
                 Finding(
-                    "delay.root_cause",
-                    f"rank {delay.rank}'s {delay.phase}{host}{alike} caused {delay.share_of_waiting:.0%} of the others'"
+                    "delay.slower_rank" if delay.phase == THROUGHOUT else "delay.root_cause",
+                    f"{whose}{host}{alike} caused {delay.share_of_waiting:.0%} of the others'"
                     f" waiting{where}: it was {_HOW[delay.by]} {often} ({delay.step.expected:.1%} of"
                     f" a step, {delay.step.low:.1%} to {delay.step.high:.1%})",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},

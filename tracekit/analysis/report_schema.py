@@ -241,10 +241,10 @@ class LoaderSummary(msgspec.Struct):
 
 
 class DelaySummary(msgspec.Struct):
-    """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, or by the noise
-    that `kept` it from its CPU, `always` or in its turn. `share_of_waiting` of all their waiting, `cost_rank_seconds`
-    of it; the phase was longer than that of the others by `step`, a share of the usual step, on average over all steps.
-    `of_host`: so it is of all ranks of its `host`, and of no other's.
+    """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, by computing
+    longer `throughout`, or by the noise that `kept` it from its CPU, `always` or in its turn. `share_of_waiting` of all
+    their waiting, `cost_rank_seconds` of it; that was longer than with the others by `step`, a share of the usual step,
+    on average over all steps. `of_host`: so it is of all ranks of its `host`, and of no other's.
     """
 
     rank: int

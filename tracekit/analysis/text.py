@@ -38,7 +38,8 @@ _TELLING = (
     "psi.memory.some_ns",
     "psi.io.some_ns",
 )
-CAUSES = ("delay.root_cause", "distributed.never_ended", "ddp.unused_parameters")  # what is said of ranks
+# What is said of ranks.
+CAUSES = ("delay.root_cause", "delay.slower_rank", "distributed.never_ended", "ddp.unused_parameters")
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 Lines = list[str]
