@@ -89,7 +89,7 @@ def test_ranks_that_are_late_in_turns_are_all_named(phase: str, ranks: int, tmp_
     assert not any(each.always for each in named)
 
 
-@pytest.mark.parametrize(("share", "is_named"), [(0.015, False), (0.04, True)])
+@pytest.mark.parametrize(("share", "is_named"), [(0.012, False), (0.03, True)])
 def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
     share: float, is_named: bool, tmp_path: Path
 ) -> None:

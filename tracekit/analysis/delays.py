@@ -21,7 +21,7 @@ NOISE, THROUGHOUT = "noise", "all phases"
 _REASONS = [*PHASES, NOISE, THROUGHOUT]
 # It is named where it is longer by at least this share of a step: more than runs without a delay come to
 # (`benchmarks/delays.py`).
-NOTABLE = {"blocked": 0.01, "computing": 0.02, "throughout": 0.05, "kept": 0.05}
+NOTABLE = {"blocked": 0.01, "computing": 0.015, "throughout": 0.05, "kept": 0.05}
 _IN_TURNS = {"blocked", "computing"}
 # Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
