@@ -9,12 +9,13 @@ being kept from the CPU. What a rank computes longer by in every phase alike, as
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
+from tracekit.analysis.slower_ranks import NOTHING, interval, throughout
 
 # What a rank is late by: a phase of its own, others on its CPU, or all that it computes.
 NOISE, THROUGHOUT = "noise", "all phases"
@@ -22,9 +23,6 @@ _REASONS = [*PHASES, NOISE, THROUGHOUT]
 # It is named where it is longer by at least this share of a step: more than runs without a delay come to
 # (`benchmarks/delays.py`).
 NOTABLE = {"blocked": 0.01, "computing": 0.015, "throughout": 0.05, "kept": 0.05}
-_IN_TURNS = {"blocked", "computing"}
-# Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
-_BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
 # A step may be so much shorter than the usual one, and has as many meetings.
 _SLACK = 0.1
 # Of fewer steps nobody is named: one of them may be all that was long.
@@ -71,11 +69,14 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     waited = float(meetings.waited[:, meetings.seen].sum())
     explained = float(meetings.waited[:, known].sum())
     longer, is_told = _longer(meetings, step_ns, ends)
-    costs = _costs(blame, len(meetings.ranks), {(rank, reason) for _, rank, reason, _, _ in longer})
+    costs = _costs(blame, len(meetings.ranks), longer)
     delays = [] if not explained else [
-        Delay(meetings.ranks[rank], _REASONS[reason], by, cost / explained, cost / 1e9, share, always)
-        for by, rank, reason, share, always in longer
-        if (cost := float(costs[rank, reason])) > 0
+        Delay(
+            meetings.ranks[each.rank], _REASONS[each.reason], each.by, cost / explained, cost / 1e9, each.share,
+            each.always,
+        )
+        for each in longer
+        if (cost := float(costs[each.rank, each.reason])) > 0
     ]  # fmt: skip
     return Waiting(
         waited_s=waited / 1e9,
@@ -87,65 +88,70 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     )
 
 
-def _costs(blame: "_Blame", ranks: int, named: set[tuple[int, int]]) -> Floats:
-    """What each rank cost the others by each reason (rank, reason), ns: throughout, by the phases that are not
-    `named`."""
+@dataclass(frozen=True)
+class _Longer:
+    """By how much longer a rank took for a reason (their places) than the others, as a share of a step: in all steps,
+    and per step of the turn in which it took longest (noise and CPUs know of no turns). A phase is named where that is
+    more than what it has in common with the others, `beyond`, as CPUs slow phases unlike; of what each phase takes
+    longer (phase) what is longer throughout has a `part`."""
+
+    by: str
+    rank: int
+    reason: int
+    share: tuple[float, float, float]
+    of_turn: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    always: bool = True
+    beyond: float = 0.0
+    part: Floats | float = 0.0
+
+    def notable(self, ranks: int) -> "_Longer | None":
+        """As it is to be named, if it is."""
+        least = max(NOTABLE[self.by], self.beyond)
+        if self.share[0] > least:
+            return self
+        if self.of_turn[0] <= least:
+            return None
+        low, expected, high = self.of_turn
+        return replace(self, share=(low / ranks, expected / ranks, high / ranks), always=False)
+
+
+def _costs(blame: "_Blame", ranks: int, named: list[_Longer]) -> Floats:
+    """What each rank cost the others by each reason (rank, reason), ns."""
     phases = np.stack([np.bincount(blame.last, costs, ranks) for costs in blame.phases.T], axis=1)
-    unnamed = [[(rank, phase) not in named for phase in range(len(PHASES))] for rank in range(ranks)]
-    throughout = np.where(unnamed, phases, 0.0).sum(axis=1)
-    return np.column_stack([phases, np.bincount(blame.last, blame.kept, ranks), throughout])
+    alike = np.zeros_like(phases)
+    for each in named:
+        alike[each.rank] += phases[each.rank] * each.part
+    kept = np.bincount(blame.last, blame.kept, ranks)
+    return np.column_stack([phases - alike, kept, alike.sum(axis=1)])
 
 
-def _longer(
-    meetings: Meetings, step_ns: float, ends: Times | None
-) -> tuple[list[tuple[str, int, int, tuple[float, float, float], bool]], bool]:
-    """What ranks took longer for than the others: how, the places of rank and reason, by what share of all steps, and
-    whether in all of them. Of one phase of a rank the larger kind. And whether enough steps are known to tell."""
-    found: dict[tuple[int, int], tuple[str, int, int, tuple[float, float, float], bool]] = {}
-    ranks, is_told = len(meetings.ranks), False
-    for by, rank, reason, series, turn in _than_the_others(meetings, step_ns, ends):
-        share, always, is_told = _interval(series), True, True
-        if share[0] <= NOTABLE[by]:
-            of_turn, always = _of_its_turn(by, series, turn, ranks), False
-            share = (of_turn[0] / ranks, of_turn[1] / ranks, of_turn[2] / ranks)
-            if of_turn[0] <= NOTABLE[by]:
-                continue
-        before = found.get((rank, reason))
-        if before is None or before[3][1] < share[1]:
-            found[rank, reason] = by, rank, reason, share, always
+def _longer(meetings: Meetings, step_ns: float, ends: Times | None) -> tuple[list[_Longer], bool]:
+    """What ranks took longer for than the others, of one phase of a rank the larger kind; and whether enough steps are
+    known to tell."""
+    found: dict[tuple[int, int], _Longer] = {}
+    is_told = False
+    for each in _than_the_others(meetings, step_ns, ends):
+        is_told = True
+        if named := each.notable(len(meetings.ranks)):
+            before = found.get((named.rank, named.reason))
+            if before is None or before.share[1] < named.share[1]:
+                found[named.rank, named.reason] = named
     return list(found.values()), is_told
-
-
-def _of_its_turn(by: str, series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
-    """The interval of a rank's series in the steps of the turn in which it is the largest: the largest of so many is
-    the luckiest, so every other step of a turn chooses, and those between tell. Noise and CPUs know of no turns."""
-    counts = np.bincount(turn, minlength=ranks)
-    if by not in _IN_TURNS or counts.min() < _FEWEST_OF_A_TURN:
-        return 0.0, 0.0, 0.0
-    place = np.empty(len(turn), dtype=np.int64)  # of a step among those of its turn
-    place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
-    chooses = place % 2 == 0
-    means = np.bincount(turn[chooses], series[chooses], ranks) / np.bincount(turn[chooses], minlength=ranks)
-    return _interval(series[~chooses & (turn == means.argmax())])
 
 
 def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
     """By kind, the largest share of a step by which a rank took longer for a reason, at least: what `NOTABLE` is to
     exceed in runs without a delay."""
-    found = dict.fromkeys(NOTABLE, -np.inf)
-    for by, _, _, series, turn in _than_the_others(meetings, step_ns, None):
-        least = max(_interval(series)[0], _of_its_turn(by, series, turn, len(meetings.ranks))[0])
-        found[by] = max(found[by], least)
+    found = dict.fromkeys(NOTABLE, 0.0)
+    for each in _than_the_others(meetings, step_ns, None):
+        found[each.by] = max(found[each.by], each.share[0], each.of_turn[0])
     return found
 
 
-def _than_the_others(
-    meetings: Meetings, step_ns: float, ends: Times | None
-) -> Iterator[tuple[str, int, int, Floats, NDArray[np.int64]]]:
-    """By kind, and place of a rank and a reason: by how much longer that took than the others' on average, as a share
-    of the usual step, in each of the steps that were followed; and whose turn each step would be, if ranks took turns.
-    On the way to a meeting that is not in every step: in the mean of those that it goes through. What a rank computes
-    longer in every phase alike is told by itself, and taken off its phases."""
+def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> Iterator[_Longer]:
+    """By how much longer each rank took for each reason than the others did on average, in shares of the usual step, in
+    the steps that were followed. On the way to a meeting that is not in every step: in the mean of those that it goes
+    through."""
     ranks = len(meetings.ranks)
     steps, place = np.unique(_steps(meetings, step_ns, ends), return_inverse=True)
     passed = np.diff(steps, prepend=steps[0] - 1)
@@ -161,31 +167,33 @@ def _than_the_others(
         known = np.flatnonzero(~np.isnan(whole).any(axis=1))
         if len(known) < _FEWEST:
             continue
-        turn = steps[known] % ranks
+        turn = steps[known] % ranks  # whose it would be, if ranks took turns
+        step = step_ns * passed[known, None]
         for rank in range(ranks):
-            own = _by_step(times(rank), place)[known]
-            others = (whole[known] - own) / (ranks - 1)
-            step = step_ns * passed[known, None]
+            own = _by_step(times(rank), place)[known] / step
+            others = (whole[known] / step - own) / (ranks - 1)
             if by == "kept":
-                yield by, rank, _REASONS.index(NOISE), ((own - others) / step)[:, 0], turn
+                yield _Longer(by, rank, _REASONS.index(NOISE), interval((own - others)[:, 0]))
                 continue
-            factor, least = _common(own, others) if by == "computing" else (1.0, 0)
-            for reason, series in enumerate(((own - factor * others) / step).T):
-                yield by, rank, reason, series, turn
-            if factor > 1:
-                usual = others.mean(axis=0)
-                alike = (own - others)[:, least] * usual.sum() / usual[least]
-                yield "throughout", rank, _REASONS.index(THROUGHOUT), alike / step[:, 0], turn
+            common = throughout(own, others) if by == "computing" else NOTHING
+            if common.factor > 1:
+                yield _Longer("throughout", rank, _REASONS.index(THROUGHOUT), common.share, part=common.part)
+            for reason, series in enumerate((own - common.factor * others).T):
+                beyond = (common.factor - 1) * float(others[:, reason].mean())
+                yield _Longer(by, rank, reason, interval(series), _of_its_turn(series, turn, ranks), beyond=beyond)
 
 
-def _common(own: Floats, others: Floats) -> tuple[float, int]:
-    """By what factor a rank's phases, (step, phase), are longer than the others' in common, at most: that of the phase
-    that is certain to be the least so, and its place. A single phase has nothing in common with others."""
-    drawn = _drawn_anew(np.stack([own, others], axis=1))
-    ratios = np.divide(drawn[:, 0], drawn[:, 1], out=np.full_like(drawn[:, 0], np.inf), where=drawn[:, 1] > 0)
-    most = np.quantile(ratios, 1 - _LEVEL, axis=0, method="higher")
-    least = int(most.argmin())
-    return (max(float(most[least]), 1.0) if np.isfinite(most).sum() > 1 else 1.0), least
+def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
+    """The interval of a rank's series in the steps of the turn in which it is the largest: the largest of so many is
+    the luckiest, so every other step of a turn chooses, and those between tell."""
+    counts = np.bincount(turn, minlength=ranks)
+    if counts.min() < _FEWEST_OF_A_TURN:
+        return 0.0, 0.0, 0.0
+    place = np.empty(len(turn), dtype=np.int64)  # of a step among those of its turn
+    place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
+    chooses = place % 2 == 0
+    means = np.bincount(turn[chooses], series[chooses], ranks) / np.bincount(turn[chooses], minlength=ranks)
+    return interval(series[~chooses & (turn == means.argmax())])
 
 
 def causes(meetings: Meetings) -> list[str]:
@@ -248,18 +256,3 @@ def _by_step(times: Floats, place: NDArray[np.intp]) -> Floats:
     np.add.at(whole, place, times)
     whole[counts < np.bincount(counts).argmax()] = np.nan
     return whole
-
-
-def _interval(values: Floats) -> tuple[float, float, float]:
-    """The mean over steps and its 95 % interval, by blocks of steps drawn anew; rare large values leave it wide."""
-    if not len(values):
-        return 0.0, 0.0, 0.0
-    low, high = np.quantile(_drawn_anew(values), [_LEVEL, 1 - _LEVEL])
-    return float(low), float(values.mean()), float(high)
-
-
-def _drawn_anew(values: Floats) -> Floats:
-    """Means over the steps (the first axis), of blocks of them drawn anew."""
-    blocks = np.array([block.mean(axis=0) for block in np.array_split(values, min(_BLOCKS, len(values)))])
-    picks = np.random.default_rng(0).integers(len(blocks), size=(_RESAMPLES, len(blocks)))
-    return np.asarray(blocks[picks].mean(axis=1))

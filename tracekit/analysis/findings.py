@@ -16,7 +16,7 @@ _ALL_RANKS = "world"  # the group of all of them
 _HOW = {
     "blocked": "blocked longer than theirs",
     "computing": "at work longer than theirs",
-    "throughout": "at work longer than theirs in every phase alike, as on a slower CPU or with more to do in each,",
+    "throughout": "at work longer than they were in every phase alike, as on a slower CPU or with more to do in each,",
     "kept": "kept from its CPU for longer than they were",
 }
 
