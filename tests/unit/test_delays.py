@@ -144,6 +144,15 @@ def test_phases_that_a_cpu_slows_unlike_are_not_named(seed: int, tmp_path: Path)
     assert [(each.rank, each.phase) for each in group.delays] == [(1, THROUGHOUT)]
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_slower_rank_is_told_though_its_phases_are_slowed_unlike(ranks: int, tmp_path: Path) -> None:
+    """GIVEN a rank that takes 9 % longer, but 5 % for loading THEN neither threshold hides it."""
+    late = both(slower(0.09, 1), delay("loading", -0.04 * LOADING, lambda step: 1), noise(0.002))
+    (group,) = analyze(ranks_run(tmp_path / "run", ranks, longer=late, computes=True)).ranks
+    assert [(each.rank, each.phase) for each in group.delays] == [(1, THROUGHOUT)]
+    assert group.delays[0].share_of_waiting > 0.5
+
+
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_ranks_that_compute_longer_in_turns_are_named_where_one_is_slower(phase: str, tmp_path: Path) -> None:
     """GIVEN turns that come to four ranks, of which one is slower throughout by less than is told of."""

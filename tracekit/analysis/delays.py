@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
-from tracekit.analysis.slower_ranks import NOTHING, interval, throughout
+from tracekit.analysis.slower_ranks import Throughout, interval, throughout
 
 # What a rank is late by: a phase of its own, others on its CPU, or all that it computes.
 NOISE, THROUGHOUT = "noise", "all phases"
@@ -92,8 +92,8 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
 class _Longer:
     """By how much longer a rank took for a reason (their places) than the others, as a share of a step: in all steps,
     and per step of the turn in which it took longest (noise and CPUs know of no turns). A phase is named where that is
-    more than what it has in common with the others, `beyond`, as CPUs slow phases unlike; of what each phase takes
-    longer (phase) what is longer throughout has a `part`."""
+    more than what it has in common with the others, `beyond`, as CPUs slow phases unlike; what is `common` to all of
+    them is told with what is longer throughout."""
 
     by: str
     rank: int
@@ -102,7 +102,8 @@ class _Longer:
     of_turn: tuple[float, float, float] = (0.0, 0.0, 0.0)
     always: bool = True
     beyond: float = 0.0
-    part: Floats | float = 0.0
+    common: Throughout | None = None
+    factor: float = 1.0
 
     def notable(self, ranks: int) -> "_Longer | None":
         """As it is to be named, if it is."""
@@ -117,25 +118,38 @@ class _Longer:
 
 def _costs(blame: "_Blame", ranks: int, named: list[_Longer]) -> Floats:
     """What each rank cost the others by each reason (rank, reason), ns."""
-    phases = np.stack([np.bincount(blame.last, costs, ranks) for costs in blame.phases.T], axis=1)
-    alike = np.zeros_like(phases)
+    alike = np.zeros_like(blame.phases)
     for each in named:
-        alike[each.rank] += phases[each.rank] * each.part
+        its = blame.last == each.rank
+        if each.factor > 1:
+            common, longer = blame.computed[its] * (1 - 1 / each.factor), blame.longer[its]
+            part = np.divide(common, longer, out=np.zeros_like(longer), where=longer > 0)
+            alike[its] = blame.phases[its] * part.clip(0, 1)
+    phases = np.stack([np.bincount(blame.last, costs, ranks) for costs in (blame.phases - alike).T], axis=1)
     kept = np.bincount(blame.last, blame.kept, ranks)
-    return np.column_stack([phases - alike, kept, alike.sum(axis=1)])
+    return np.column_stack([phases, kept, np.bincount(blame.last, alike.sum(axis=1), ranks)])
 
 
 def _longer(meetings: Meetings, step_ns: float, ends: Times | None) -> tuple[list[_Longer], bool]:
     """What ranks took longer for than the others, of one phase of a rank the larger kind; and whether enough steps are
     known to tell."""
     found: dict[tuple[int, int], _Longer] = {}
+    unnamed: list[_Longer] = []
     is_told = False
     for each in _than_the_others(meetings, step_ns, ends):
         is_told = True
-        if named := each.notable(len(meetings.ranks)):
-            before = found.get((named.rank, named.reason))
-            if before is None or before.share[1] < named.share[1]:
-                found[named.rank, named.reason] = named
+        named = each.notable(len(meetings.ranks))
+        if named is None:
+            unnamed.append(each)
+            continue
+        before = found.get((named.rank, named.reason))
+        if before is None or before.share[1] < named.share[1]:
+            found[named.rank, named.reason] = named
+    at_work = {each.rank for each in found.values() if each.by == "computing"}
+    for each in unnamed:
+        # Its phases are longer by too little in common, and none by much more: all of it together is to be told.
+        if each.common and each.rank not in at_work and each.common.whole[0] > NOTABLE["throughout"]:
+            found[each.rank, each.reason] = replace(each, share=each.common.whole, factor=each.common.of_whole)
     return list(found.values()), is_told
 
 
@@ -175,11 +189,13 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
             if by == "kept":
                 yield _Longer(by, rank, _REASONS.index(NOISE), interval((own - others)[:, 0]))
                 continue
-            common = throughout(own, others) if by == "computing" else NOTHING
-            if common.factor > 1:
-                yield _Longer("throughout", rank, _REASONS.index(THROUGHOUT), common.share, part=common.part)
-            for reason, series in enumerate((own - common.factor * others).T):
-                beyond = (common.factor - 1) * float(others[:, reason].mean())
+            common = throughout(own, others) if by == "computing" else None
+            factor = common.factor if common else 1.0
+            if common:
+                reason = _REASONS.index(THROUGHOUT)
+                yield _Longer("throughout", rank, reason, common.share, common=common, factor=factor)
+            for reason, series in enumerate((own - factor * others).T):
+                beyond = (factor - 1) * float(others[:, reason].mean())
                 yield _Longer(by, rank, reason, interval(series), _of_its_turn(series, turn, ranks), beyond=beyond)
 
 
@@ -211,17 +227,23 @@ def causes(meetings: Meetings) -> list[str]:
 @dataclass(frozen=True)
 class _Blame:
     """Of each known meeting: the place of the rank that came `last` (known), and what it cost the others, ns, by its
-    `phases` (known, phase) and by being `kept` from its CPU (known)."""
+    `phases` (known, phase) and by being `kept` from its CPU (known); for how long it `computed` (known, phase), and by
+    how much its phases were `longer` than those of the others on average (known, phase)."""
 
     last: NDArray[np.intp]
     phases: Floats
     kept: Floats
+    computed: Floats
+    longer: Floats
 
 
 def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
     last, at = meetings.last[known], np.flatnonzero(known)
     own, kept = meetings.own[last, at], meetings.kept[last, at]
-    blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept))
+    ranks = len(meetings.ranks)
+    longer = (own * ranks - sum(meetings.own[other, at] for other in range(ranks))) / (ranks - 1)
+    computed = own - meetings.blocked[last, at]
+    blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept), computed, longer)
     waiting = meetings.waited
     for other in range(len(meetings.ranks)):
         longer = np.maximum(own - meetings.own[other, at], 0.0)

@@ -16,39 +16,34 @@ _SMALL = 0.1
 
 @dataclass(frozen=True)
 class Throughout:
-    """By what `factor` (1 or more) all phases of a rank are longer; by what `share` of a step, at least, expected, at
-    most (95 %); and what `part` that is of what each phase takes longer, (phase)."""
+    """By what `factor` all phases of a rank are longer, and by what `share` of a step, at least, expected, at most
+    (95 %); and the `whole` that it computes longer, likewise, with the factor that this would be (`of_whole`)."""
 
     factor: float
     share: tuple[float, float, float]
-    part: Floats | float
+    whole: tuple[float, float, float]
+    of_whole: float
 
 
-NOTHING = Throughout(1.0, (0.0, 0.0, 0.0), 0.0)
-
-
-def throughout(own: Floats, others: Floats) -> Throughout:
+def throughout(own: Floats, others: Floats) -> Throughout | None:
     """What a rank computes longer throughout, given what each phase took it and the others in each step, (step, phase),
-    as shares of a step."""
-    usual, drawn = others.mean(axis=0), drawn_anew(others)
-    (factor,) = _common(own.mean(axis=0)[None], usual[None])
-    low, high = np.quantile((_common(drawn_anew(own), drawn) - 1) * drawn.sum(axis=1), [_LEVEL, 1 - _LEVEL])
-    alike, longer = (factor - 1) * usual, own.mean(axis=0) - usual
-    part = np.divide(alike, longer, out=np.zeros_like(alike), where=longer > 0).clip(0, 1)
-    return Throughout(float(factor), (float(low), float(alike.sum()), float(high)), part)
+    as shares of a step; None where it does not."""
+    usual = others.mean(axis=0)
+    computed = float(usual.sum())
+    ratios = _ratios(own.mean(axis=0), usual)
+    order = ratios.argsort()
+    has_say = order[usual[order].cumsum() > _SMALL * computed]
+    if not len(has_say) or usual.max() > (1 - _SMALL) * computed or (factor := float(ratios[has_say[0]])) <= 1:
+        return None
+    drawn = drawn_anew(others)
+    least = _ratios(drawn_anew(own), drawn)[:, has_say].min(axis=1)
+    low, high = np.quantile((least - 1) * drawn.sum(axis=1), [_LEVEL, 1 - _LEVEL])
+    whole = interval((own - others).sum(axis=1))
+    return Throughout(factor, (float(low), (factor - 1) * computed, float(high)), whole, 1 + whole[1] / computed)
 
 
-def _common(own: Floats, others: Floats) -> Floats:
-    """The factor by which all phases are longer, (draw), given the times of each draw, (draw, phase): that of the phase
-    that is the least longer."""
-    computed = others.sum(axis=1)
-    ratios = np.divide(own, others, out=np.full_like(own, np.inf), where=others > 0)
-    order = ratios.argsort(axis=1)
-    counts = np.take_along_axis(others, order, axis=1).cumsum(axis=1) > _SMALL * computed[:, None]
-    least = np.take_along_axis(order, counts.argmax(axis=1)[:, None], axis=1)
-    factor = np.take_along_axis(ratios, least, axis=1)[:, 0]
-    tells = (computed > 0) & (others.max(axis=1) <= (1 - _SMALL) * computed)
-    return np.maximum(factor, 1.0, out=np.ones_like(factor), where=tells)
+def _ratios(own: Floats, others: Floats) -> Floats:
+    return np.divide(own, others, out=np.full_like(own, np.inf), where=others > 0)
 
 
 def interval(values: Floats) -> tuple[float, float, float]:
