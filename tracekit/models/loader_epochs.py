@@ -258,8 +258,7 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     """What each batch of the run costs with so many workers, s; `cost` is that of `Beside`."""
     zero = np.zeros(len(costs))
     shared = costs.batch_bytes / BYTES_PER_S
-    # Where fewer want CPUs there is less to wait for.
-    crowded = costs.crowded * min((workers + 1) / (costs.settings.num_workers + 1), 1.0)
+    crowded = costs.crowded * _still_waiting(costs, workers)
     cpu, consume = costs.cpu + crowded * costs.delayed, costs.consume + crowded * (costs.gap - costs.consume)
     had_workers = costs.settings.num_workers > 0
     if not workers:
@@ -269,6 +268,17 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     if not had_workers:
         cpu, receive = cpu + shared, receive + receive_s(costs) * cost
     return Workload(costs.blocked, zero, cpu, np.full(len(costs), costs.send), receive, consume)
+
+
+def _still_waiting(costs: LoaderCosts, workers: int) -> float:
+    """Which part of the waiting for CPUs there is with so many workers: that for workers goes with them, as they want
+    CPUs; that for the program's own threads and for what else runs on the machine stays."""
+    had = costs.settings.num_workers
+    if workers >= had:
+        return 1.0
+    theirs = float(costs.cpu.sum() * costs.maker_cpus + costs.delayed.sum())
+    wanted = theirs + float(costs.gap.sum()) * costs.consumer_cpus
+    return 1.0 - theirs / wanted * (1 - workers / had) if wanted > 0 else 1.0
 
 
 def receive_s(costs: LoaderCosts) -> float:
