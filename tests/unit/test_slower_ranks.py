@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analysis.slower_ranks import Floats, throughout
+from tracekit.analysis.meetings import Floats
+from tracekit.analysis.slower_ranks import throughout
 
 USUAL = np.array([0.1, 0.3, 0.45, 0.15])  # what phases take, shares of a step
 

@@ -120,8 +120,8 @@ def _costs(blame: "_Blame", ranks: int, named: list[_Longer]) -> Floats:
     """What each rank cost the others by each reason (rank, reason), ns."""
     alike = np.zeros_like(blame.phases)
     for each in named:
-        its = blame.last == each.rank
         if each.factor > 1:
+            its = blame.last == each.rank
             common, longer = blame.computed[its] * (1 - 1 / each.factor), blame.longer[its]
             part = np.divide(common, longer, out=np.zeros_like(longer), where=longer > 0)
             alike[its] = blame.phases[its] * part.clip(0, 1)
@@ -158,7 +158,8 @@ def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
     exceed in runs without a delay."""
     found = dict.fromkeys(NOTABLE, 0.0)
     for each in _than_the_others(meetings, step_ns, None):
-        found[each.by] = max(found[each.by], each.share[0], each.of_turn[0])
+        whole = each.common.whole[0] if each.common else 0.0
+        found[each.by] = max(found[each.by], each.share[0], each.of_turn[0], whole)
     return found
 
 
@@ -241,9 +242,9 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
     last, at = meetings.last[known], np.flatnonzero(known)
     own, kept = meetings.own[last, at], meetings.kept[last, at]
     ranks = len(meetings.ranks)
-    longer = (own * ranks - sum(meetings.own[other, at] for other in range(ranks))) / (ranks - 1)
+    than_others = (own * ranks - sum(meetings.own[other, at] for other in range(ranks))) / (ranks - 1)
     computed = own - meetings.blocked[last, at]
-    blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept), computed, longer)
+    blame = _Blame(last, np.zeros_like(own), np.zeros_like(kept), computed, than_others)
     waiting = meetings.waited
     for other in range(len(meetings.ranks)):
         longer = np.maximum(own - meetings.own[other, at], 0.0)

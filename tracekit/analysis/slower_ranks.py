@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from tracekit.analysis.meetings import Floats
 
 # Steps that follow each other have much in common: so many blocks of them are drawn anew, so many times.
 _BLOCKS, _RESAMPLES, _LEVEL = 20, 1000, 0.025
