@@ -720,6 +720,26 @@ def test_workers_that_hardly_compute_are_not_to_blame_for_a_crowded_machine() ->
     assert without == pytest.approx(two, rel=0.02)
 
 
+@pytest.mark.parametrize("team", [1.0, 2.0])
+def test_a_crowded_machine_makes_the_program_wait_as_it_makes_a_worker(team: float) -> None:
+    """GIVEN a worker that computes all the time, and waits for CPUs for as long again, as others want them, and a
+    program that computes nothing THEN a step without the worker takes as long."""
+    waited = costs(workers=1, consume=0.0001, cpu=0.04, cpus=2.0)
+    run = as_crowded(replace(waited, cpu=waited.cpu - 0.02, delayed=np.full(BATCHES, 0.02), maker_cpus=team))
+    assert run.crowded == pytest.approx(1.0, abs=0.03)
+    without, one, *_ = [each.expected for each in forecasts(run, [0, 1]).grid]
+    assert without == pytest.approx(one, rel=0.05)
+
+
+def test_fewer_workers_are_the_busier_and_leave_no_more_of_the_cpus() -> None:
+    """GIVEN four workers that one could stand for, and a program that waits for CPUs beside them THEN it waits as
+    long beside one."""
+    ideal = costs(workers=4, consume=0.02, cpu=0.01)
+    run = as_crowded(replace(ideal, gap=ideal.gap + 0.01))
+    one, four = ([each.expected for each in forecasts(run, [count]).grid] for count in (1, 4))
+    assert one == pytest.approx(four, rel=0.02)
+
+
 @pytest.mark.parametrize(("waited", "crowded"), [(0.0, 0.0), (0.002, 0.5), (0.009, 1.0)])
 def test_so_much_waiting_for_cpus_counts_that_the_replay_lasts_as_long_as_the_run(
     waited: float, crowded: float

@@ -258,27 +258,45 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     """What each batch of the run costs with so many workers, s; `cost` is that of `Beside`."""
     zero = np.zeros(len(costs))
     shared = costs.batch_bytes / BYTES_PER_S
-    crowded = costs.crowded * _still_waiting(costs, workers)
-    cpu, consume = costs.cpu + crowded * costs.delayed, costs.consume + crowded * (costs.gap - costs.consume)
+    still = _still_waiting(costs, workers)
+    cpu = costs.cpu + costs.crowded * still.makers * costs.delayed
+    consume = costs.consume + costs.crowded * still.program * (costs.gap - costs.consume)
     had_workers = costs.settings.num_workers > 0
     if not workers:
         cpu = np.maximum(cpu - shared, 0) if had_workers else cpu
         return Workload(costs.blocked, zero, cpu, zero, zero, consume)
-    receive = costs.receive + crowded * costs.delayed_receive
+    receive = costs.receive + costs.crowded * still.program * costs.delayed_receive
     if not had_workers:
         cpu, receive = cpu + shared, receive + receive_s(costs) * cost
     return Workload(costs.blocked, zero, cpu, np.full(len(costs), costs.send), receive, consume)
 
 
-def _still_waiting(costs: LoaderCosts, workers: int) -> float:
-    """Which part of the waiting for CPUs there is with so many workers: that for workers goes with them, as they want
-    CPUs; that for the program's own threads and for what else runs on the machine stays."""
-    had = costs.settings.num_workers
-    if workers >= had:
-        return 1.0
-    theirs = float(costs.cpu.sum() * costs.maker_cpus + costs.delayed.sum())
-    wanted = theirs + float(costs.gap.sum()) * costs.consumer_cpus
-    return 1.0 - theirs / wanted * (1 - workers / had) if wanted > 0 else 1.0
+@dataclass(frozen=True)
+class _Still:
+    """Which part of the waiting for CPUs of the run there is: that of those that make batches, and the program's."""
+
+    makers: float = 1.0
+    program: float = 1.0
+
+
+def _still_waiting(costs: LoaderCosts, workers: int) -> _Still:
+    """What waits does so beside all that wants CPUs then, its own team included: with fewer workers than the run had
+    beside fewer, which are the busier, as there is as much to make; a batch that the program makes, not beside it.
+    What others on the machine want is not known."""
+    had, whole = costs.settings.num_workers, float((costs.wait + costs.gap).sum())
+    if workers >= had or whole <= 0:
+        return _Still()
+    team, own = costs.maker_cpus, costs.consumer_cpus
+    computing, making = float(costs.gap.sum()) / whole, float((costs.cpu + costs.delayed).sum()) / whole
+    making = min(making, had)
+    left = min(making, workers)
+
+    def beside_a_maker(busy: float, number: int) -> float:
+        return team * (1 + busy * (number - 1) / number) + own * computing
+
+    makers = (beside_a_maker(left, workers) if workers else team) / beside_a_maker(making, had)
+    wanted = own + team * making
+    return _Still(makers, (own + team * left) / wanted if wanted > 0 else 1.0)
 
 
 def receive_s(costs: LoaderCosts) -> float:
