@@ -47,7 +47,7 @@ packages:
 		done; \
 	else echo "not here:$$missing; tests that need them will be skipped; install them by your package manager" >&2; fi
 
-demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it is; about a minute
+demo: $(INSTALLED)  ## record samples/lstm_lm.py, analyze the run, say where it is; a minute or two
 	$(BIN)/tracekit record --force -o $(DEMO_RUN) -- $(BIN)/python samples/lstm_lm.py
 	$(BIN)/tracekit analyze $(DEMO_RUN)
 	@test -s $(DEMO_RUN)/findings.json

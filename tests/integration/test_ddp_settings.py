@@ -111,5 +111,5 @@ def test_a_study_of_buckets_compares_what_may_be_best(program: Path, tmp_path: P
         assert {"baseline", "gradients in buckets"} <= names
         if compared := [each for each in found["comparisons"] if each["pairs"]]:
             break
-        assert "the time was up after 0 rounds" in found["stopped"]
+        assert "no time for another round after 0 rounds" in found["stopped"]
     assert compared and all(each["verdict"] in ("faster", "slower", "same", "undecided") for each in compared)

@@ -327,7 +327,7 @@ def test_a_study_finds_the_planted_gain_and_its_control_the_same(tmp_path: Path)
         studied = tracekit("study", "threads", "--budget", budget, "--json", "-o", str(folder), "--", *PLANTED, "400")
         assert studied.returncode == 0, studied.stderr
         study = json.loads(studied.stdout)
-        if "the time was up after 0 rounds" not in study["stopped"]:
+        if "no time for another round after 0 rounds" not in study["stopped"]:
             break
     compared = {(each["a"], each["b"]): each for each in study["comparisons"]}
     medians = {each["name"]: each["median_ms"] for each in study["conditions"]}

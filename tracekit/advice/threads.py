@@ -95,4 +95,4 @@ def _others(report: Report) -> str:
     if not delays or max(delays) < MUCH_WAITING:
         return ""
     wanted = "others want them too, of this program or of others"
-    return f", and yet wait for one {max(delays):.0%} of the time: {wanted}, so no time is typical"
+    return f", but {max(delays):.0%} of the time that they want one they wait: {wanted}, so no time is typical"

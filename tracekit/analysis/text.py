@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
@@ -265,7 +266,7 @@ def _buckets(report: Report) -> Lines:
             f"{each.cap_mb:g}" + " (now)" * (number == 0),
             str(each.buckets),
             f"{each.expected_ms:.4g}",
-            f"{each.low_ms:.4g} to {each.high_ms:.4g}",
+            f"{each.low_ms:.4g} to {each.high_ms:.4g}" if each.low_ms < each.high_ms else "measured",
         )
         for number, each in enumerate(found.forecasts)
     ]
@@ -351,12 +352,12 @@ def _missing(report: Report) -> Lines:
 
 def _advice(report: Report) -> Lines:
     lines = ["ADVICE"]
-    for setting in report.settings:
-        gain = setting.gain
-        lines += _wrapped(
-            f"{setting.name}: {_change(setting)}, saves {gain.expected:.0%} of a step"
-            f" ({gain.low:.0%} to {gain.high:.0%})"
-        )
+    # What goes together has one gain, that of all of it.
+    for _, together in groupby(report.settings, lambda each: (each.gain, each.basis, each.effect, each.why)):
+        setting, *others = together
+        gain, saves = setting.gain, "together save" if others else "saves"
+        changes = "; ".join(f"{each.name}: {_change(each)}" for each in (setting, *others))
+        lines += _wrapped(f"{changes}, {saves} {gain.expected:.0%} of a step ({gain.low:.0%} to {gain.high:.0%})")
         lines += _wrapped(f"basis: {setting.basis}; effect on results: {setting.effect}. {visible(setting.why)}")
     lines += _wrapped(visible(report.advice)) if report.advice else []
     following = report.settings[0].apply if report.settings else shell_line(["tracekit", "dashboard", report.path])

@@ -75,7 +75,7 @@ class Study(msgspec.Struct):
 def _times(condition: ConditionSummary) -> str:
     """The interval is left out where so few blocks tell none."""
     if not condition.blocks:
-        return "was not run"
+        return "in no round"
     low, high = condition.ci
     interval = f"  [{low:.4g}, {high:.4g}]" if condition.blocks >= FEWEST_PAIRS else ""
     return f"{condition.median_ms:9.4g} ms{interval}  in {condition.blocks}"

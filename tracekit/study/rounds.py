@@ -118,7 +118,7 @@ class Rounds:
                     self.stopped = f"every comparison was settled after {done} rounds"
                     return
             if time.monotonic() + each > deadline or done == _MOST_ROUNDS:
-                what = "the time was up" if done < _MOST_ROUNDS else "the most that a study takes"
+                what = "no time for another round" if done < _MOST_ROUNDS else "the most that a study takes"
                 self.stopped = f"{what} after {done} round{'' if done == 1 else 's'}"
                 if done < _FEWEST_ROUNDS:
                     self.stopped += (
