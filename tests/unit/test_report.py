@@ -9,6 +9,7 @@ from synthetic import Tape, make_manifest, make_run, train, training_run
 
 from tracekit.advice import analyze
 from tracekit.analysis.report import report_json
+from tracekit.analysis.report_schema import Gain, Setting
 from tracekit.analysis.text import text_report
 from tracekit.analysis.words import shell_line, shortened, visible
 from tracekit.run.manifest import Missing
@@ -102,6 +103,19 @@ def test_runs_that_hold_nothing_say_what_is_known(tmp_path: Path, tapes: list[Ta
     assert any(said in note["why"] for note in found["missing"])
     assert "STEPS  none found" in text
     assert text.splitlines()[-1].startswith("next: tracekit ")
+
+
+def test_what_goes_together_has_one_gain(tmp_path: Path) -> None:
+    report = analyze(open_run(training_run(tmp_path / "run", steps=20)))
+    gain, other = Gain(0.2, 0.32, 0.4), Gain(0.02, 0.05, 0.08)
+    report.settings = [
+        Setting("loader.x.num_workers", 0, 4, gain, "model", "identical", "both", "run it"),
+        Setting("loader.x.prefetch_factor", None, 2, gain, "model", "identical", "both", "run it"),
+        Setting("loader.x.persistent_workers", False, True, other, "model", "identical", "starts", "run it"),
+    ]
+    told = " ".join(text_report(report).split())
+    assert "num_workers: 4 instead of 0; loader.x.prefetch_factor: 2, not set before, together save 32% of a" in told
+    assert told.count("32%") == 1 and "persistent_workers: True instead of False, saves 5% of a step" in told
 
 
 def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:
