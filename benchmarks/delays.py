@@ -11,6 +11,7 @@ being blocked and by computing, or in all phases alike, or was kept from its CPU
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -36,17 +37,22 @@ def torchrun(ranks: int, *flags: str) -> list[str]:
 
 def step_ms(ranks: int) -> float:
     """The usual step without any delay."""
-    done = subprocess.run(torchrun(ranks), check=True, capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
+    return float(output_of(torchrun(ranks)).split()[-1])
+
+
+def output_of(command: list[str]) -> str:
+    """What it printed; where it fails that ends the benchmark, with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
 
 
 def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The causes that are named, and by how much phases were longer at least, as shares of a step."""
     run = f"{folder}/run"
-    subprocess.run([*TRACEKIT, "record", "-q", "--force", "-o", run, "--", *torchrun(ranks, *flags)], check=True,
-                   capture_output=True)  # fmt: skip
-    done = subprocess.run([*TRACEKIT, "analyze", "--json", run], check=True, capture_output=True, text=True)
-    report = json.loads(done.stdout)
+    output_of([*TRACEKIT, "record", "-q", "--force", "-o", run, "--", *torchrun(ranks, *flags)])
+    report = json.loads(output_of([*TRACEKIT, "analyze", "--json", run]))
     named = [each for each in report["findings"] if each["id"] in ("delay.root_cause", "delay.slower_rank")]
     causes = [each["evidence"] for each in named]
     meetings, _ = aligned(next(find_meetings(open_run(run))))
