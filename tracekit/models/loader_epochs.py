@@ -272,23 +272,23 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
 
 
 @dataclass(frozen=True)
-class _Still:
+class _StillWaiting:
     """Which part of the waiting for CPUs of the run there is: that of those that make batches, and the program's."""
 
     makers: float = 1.0
     program: float = 1.0
 
 
-def _still_waiting(costs: LoaderCosts, workers: int) -> _Still:
+def _still_waiting(costs: LoaderCosts, workers: int) -> _StillWaiting:
     """What waits does so beside all that wants CPUs then, its own team included: with fewer workers than the run had
     beside fewer, which are the busier, as there is as much to make; a batch that the program makes, not beside it.
     What others on the machine want is not known."""
     had, whole = costs.settings.num_workers, float((costs.wait + costs.gap).sum())
     if workers >= had or whole <= 0:
-        return _Still()
+        return _StillWaiting()
     team, own = costs.maker_cpus, costs.consumer_cpus
-    computing, making = float(costs.gap.sum()) / whole, float((costs.cpu + costs.delayed).sum()) / whole
-    making = min(making, had)
+    computing = float(costs.gap.sum()) / whole
+    making = min(float((costs.cpu + costs.delayed).sum()) / whole, had)
     left = min(making, workers)
 
     def beside_a_maker(busy: float, number: int) -> float:
@@ -296,7 +296,7 @@ def _still_waiting(costs: LoaderCosts, workers: int) -> _Still:
 
     makers = (beside_a_maker(left, workers) if workers else team) / beside_a_maker(making, had)
     wanted = own + team * making
-    return _Still(makers, (own + team * left) / wanted if wanted > 0 else 1.0)
+    return _StillWaiting(makers, (own + team * left) / wanted if wanted > 0 else 1.0)
 
 
 def receive_s(costs: LoaderCosts) -> float:
