@@ -4,9 +4,7 @@ import atexit
 import importlib
 import json
 import os
-import sys
 from collections.abc import Callable
-from threading import get_ident
 from time import perf_counter_ns as clock
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
@@ -23,13 +21,13 @@ from .phase_clock import PhaseClock
 from .resting import Resting
 from .spool import Spool, threads
 from .tracebacks import comes_from_a_signal_handler
+from .workers_to_fork import NO_WORKER, WorkersToFork
 
 _open = open  # Python's own, whatever the program puts in its place
 # How often the status file is replaced, at a step's end: it is all that a killed process leaves of its costs.
 _STATUS_INTERVAL_NS = 5_000_000_000
 # Of the budget, the supervisor's: what it takes of a machine of two CPUs (`benchmarks/overhead.py`).
 _SUPERVISORS = 0.005
-NO_WORKER = -1
 
 
 class Collector(Protocol):
@@ -76,9 +74,7 @@ class Agent:
         self.at_safe_point: list[Callable[[], bool]] = []
         self.safe_point_due = False
         self.worker = NO_WORKER  # of a loader, that this process is
-        self.workers_to_fork = WorkersToFork()
-        # Of children, by the thread that forks them: which worker it is, where its names are, and all that it says.
-        self._announcements: dict[int, tuple[int, list[tuple[str, int]], bytes]] = {}
+        self.workers_to_fork = WorkersToFork(self)
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
@@ -266,18 +262,7 @@ class Agent:
         self.spool.forget_notes()
 
     def _prepare_fork(self) -> None:
-        self._announcements.pop(get_ident(), None)
-        self._run_all([*self.before_fork, self._prepare_announcement])
-
-    def _prepare_announcement(self) -> None:
-        """What the child will say, made where nothing has to be copied for it."""
-        worker, who = self.workers_to_fork.of_this_fork()
-        names = self.spool.names_on_disk()
-        told = ", ".join(f'["{stem}", {count}]' for stem, count in names)
-        self._announcements[get_ident()] = worker, names, b'"names_of": [%s], ' % told.encode("ascii") + who
-
-    def _has_forked(self) -> None:
-        self._announcements.pop(get_ident(), None)
+        self._run_all([*self.before_fork, self.workers_to_fork.before_fork])
 
     def _exit(self) -> None:
         self._run_all([*self.before_exit, *self.before_leaving, self.write_noted])
@@ -318,14 +303,10 @@ class Agent:
     def _continue_in_child(self) -> None:
         """In a forked child: of the parent's files, counts and open calls only the names are ours."""
         try:
-            bootstrap = sys.modules["tracekit_start"]
-            self.worker, names, who = self._announcements.pop(get_ident(), (NO_WORKER, [], b""))
-            self._announcements.clear()
-            self.workers_to_fork = WorkersToFork()
-            bootstrap.announce_as(self.folder, who or _who_it_is())
-            self.stem = bootstrap.stem
+            child = self.workers_to_fork.begin_in_child()
+            self.worker, self.stem = child.worker, child.stem
             threads.start_anew()
-            self.spool.continue_as(self.folder, self.stem, names)
+            self.spool.continue_as(self.folder, self.stem, child.names_of, child.first)
             self._of_parent = self.governor, self._facts  # to let go of these, they would have to be copied
             self.governor = Governor(self.governor.budget, self.governor.note_ns)
             self._facts = {}
@@ -337,34 +318,6 @@ class Agent:
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)
-
-
-class WorkersToFork:
-    """Which workers the forks of a thread are, while it starts those of a loader."""
-
-    def __init__(self) -> None:
-        self._next: dict[int, tuple[int, bytes]] = {}  # by thread: its number, and what all of them say
-
-    def begin(self) -> None:
-        self._next[get_ident()] = 0, _who_it_is()
-
-    def end(self) -> None:
-        self._next.pop(get_ident(), None)
-
-    def of_this_fork(self) -> tuple[int, bytes]:
-        """The number of the worker, and what it is to say of itself. Those of a loader are forked in their order, and
-        nothing else meanwhile. After a fork whatever is touched has to be copied, by the parent too: so little is."""
-        ident = get_ident()
-        worker, who = self._next.get(ident, (NO_WORKER, b""))
-        if worker == NO_WORKER:
-            return NO_WORKER, _who_it_is()
-        self._next[ident] = worker + 1, who
-        return worker, b'"worker": %d, ' % worker + who
-
-
-def _who_it_is() -> bytes:
-    who: bytes = sys.modules["tracekit_start"].who_it_is()
-    return who
 
 
 def _programs_part(budget: float) -> float:
@@ -384,10 +337,6 @@ def start(folder: str, stem: str) -> None:
     _agent.install()
     marks.listen(_agent)
     tracebacks.hide_our_frames()
-    os.register_at_fork(
-        before=_agent._prepare_fork,
-        after_in_parent=_agent._has_forked,
-        after_in_child=_agent._continue_in_child,
-    )
+    os.register_at_fork(before=_agent._prepare_fork, after_in_child=_agent._continue_in_child)
     atexit.register(_agent._exit)
     _agent.write_notes_before_leaving()

@@ -91,7 +91,7 @@ class Loading:
                 if not loader.num_workers:  # those with workers are reset before they begin
                     self._watch_order(iterator, loader)
                 else:
-                    self._agent.workers_to_fork.begin()
+                    self._agent.workers_to_fork.begin(int(loader.num_workers))
             except Exception as error:
                 self._agent.fail("loading", error)
 

@@ -99,11 +99,12 @@ class Mapped:
             unmap(self._address, len(self.buffer))
 
 
-class _Segment(Mapped):
-    """Records of one file."""
+class Segment:
+    """Records of one file, all or a part of it."""
 
-    def __init__(self, path: str, records: int) -> None:
-        super().__init__(path, records * RECORD.size)
+    def __init__(self, file: Mapped, records: int, offset: int = 0) -> None:
+        self._file = file  # mapped as long as this lives
+        self.buffer = (ctypes.c_char * (records * RECORD.size)).from_buffer(file.buffer, offset)
         self.slots = itertools.count()
         self.capacity = records
 
@@ -133,7 +134,7 @@ class Spool:
         self._listed: list[str] = []  # the names in the order of their ids
         self._on_disk = (0, 0)  # how many of them, and bytes
         self._names_of: list[tuple[str, int]] = []  # in whose files the first of them stand, and up to which number
-        self._segment: _Segment | _Nowhere | None = None
+        self._segment: Segment | _Nowhere | None = None
         self._number = 0
         self._waiting: deque[str] = deque()
         self._dropped = 0
@@ -226,7 +227,7 @@ class Spool:
         except OSError:
             pass  # said by the reader, which meets ids without a name
 
-    def _roll(self, full: _Segment | _Nowhere | None) -> _Segment | _Nowhere:
+    def _roll(self, full: Segment | _Nowhere | None) -> Segment | _Nowhere:
         """The next segment: on disk, or nowhere while the disk is full or nobody has consumed what waits."""
         with self._lock:
             if self._segment is not full and self._segment is not None:
@@ -235,18 +236,23 @@ class Spool:
                 self._dropped += full.capacity
             while self._waiting and not os.path.exists(self._waiting[0]):
                 self._waiting.popleft()
+            number = self._number
+            path = f"{self._path}.{number:06d}.spool"
+            fresh: Segment | _Nowhere
             try:
                 if len(self._waiting) >= MAX_SEGMENTS:
                     raise OSError("the supervisor has not consumed the segments")
-                path = f"{self._path}.{self._number:06d}.spool"
-                if os.path.exists(path):  # a signal handler's exception cut us short right after making it
-                    os.unlink(path)
-                self._segment = _Segment(path, SEGMENT_RECORDS if self._number else FIRST_RECORDS)
-                self._waiting.append(path)
-                self._number += 1
+                if os.path.exists(path) and number == self._number:
+                    os.unlink(path)  # a signal handler cut us short right after making it
+                records = SEGMENT_RECORDS if number else FIRST_RECORDS
+                fresh = Segment(Mapped(path, records * RECORD.size), records)
             except OSError:
-                if self._segment is full:  # a signal handler that wrote meanwhile may have made the next one
-                    self._segment = _Nowhere()
+                fresh = _Nowhere()
+            if self._segment is full:  # else a signal handler that wrote meanwhile has made the next one
+                self._segment = fresh
+                if not isinstance(fresh, _Nowhere):
+                    self._number = number + 1
+                    self._waiting.append(path)
             assert self._segment is not None
             return self._segment
 
@@ -255,16 +261,19 @@ class Spool:
         which number."""
         return [*self._names_of, (os.path.basename(self._path), self._on_disk[0])]
 
-    def continue_as(self, folder: str, stem: str, names_of: list[tuple[str, int]]) -> None:
-        """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem.
+    def continue_as(
+        self, folder: str, stem: str, names_of: list[tuple[str, int]], first: Segment | None = None
+    ) -> None:
+        """After a fork: leave the parent's files, keep the names (their ids are in use), write under a new stem, and
+        into this segment first.
 
         What was the parent's is kept as it is, its open segment too: to let go of it, it would have to be copied.
         """
         self._of_parent = self._segment, self._waiting, self._lock
         self._path = f"{folder}/{stem}"
         self._lock = threading.RLock()
-        self._segment = None
-        self._number = 0
+        self._segment = first
+        self._number = 0 if first is None else 1
         self._waiting = deque()
         self._dropped = 0
         self._noted.clear()

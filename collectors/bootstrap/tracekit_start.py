@@ -64,7 +64,6 @@ def who_it_is() -> bytes:
 
 def announce_as(spool: str, who: bytes) -> None:
     """Write it for this process, with as little as can be: in a forked one whatever is touched has to be copied."""
-    global stem
     now, pid = time.perf_counter_ns(), os.getpid()
     name = f"{pid}-{now:x}"
     path = f"{spool}/{name}.process"  # `join` is a function of Python's own
@@ -76,6 +75,12 @@ def announce_as(spool: str, who: bytes) -> None:
             facts = facts[os.write(descriptor, facts) :]
     finally:
         os.close(descriptor)
+    write_as(name)
+
+
+def write_as(name: str) -> None:
+    """This process has announced itself, and its files have this stem."""
+    global stem
     stem = name
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -236,19 +237,25 @@ def test_folder_that_vanishes_costs_the_records_only(tmp_path: Path) -> None:
     assert writer.dropped == 10
 
 
-def test_signal_handler_that_records_while_the_spool_rolls(tmp_path: Path) -> None:
-    """The program's handlers run between any two bytecodes of ours: no lock may wait for itself."""
+@pytest.mark.parametrize("after", ["nothing was made", "the file was", "it was mapped"])
+def test_signal_handler_that_records_while_the_spool_rolls(tmp_path: Path, after: str) -> None:
+    """The program's handlers run between any two bytecodes of ours: no lock may wait for itself, nothing is lost."""
     writer, read = opened(tmp_path)
-    make = writing._Segment
+    owner, name = {
+        "nothing was made": (writing, "Mapped"),
+        "the file was": (os, "posix_fallocate"),
+        "it was mapped": (writing, "Segment"),
+    }[after]
+    go_on = getattr(owner, name)
     handled: list[bool] = []
 
-    def interrupted(path: str, records: int) -> writing._Segment:
+    def interrupted(*args: Any) -> Any:
         if not handled:
             handled.append(True)
             writer.write(Kind.LAYER, writer.intern("in the handler"), 0, 0, 1)
-        return make(path, records)
+        return go_on(*args)
 
-    with patch.object(writing, "_Segment", interrupted):
+    with patch.object(owner, name, interrupted):
         writer.write(Kind.LAYER, 0, 0, 0, 0)
     for number in range(2, 8):
         writer.write(Kind.LAYER, 0, 0, 0, number)

@@ -2,19 +2,82 @@
 
 import json
 import os
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tracekit.record.wire import NAME_LENGTH, RECORD, RECORD_FIELDS, RECORD_FORMATS
+from tracekit.record.wire import (
+    NAME_LENGTH,
+    RECORD,
+    RECORD_FIELDS,
+    RECORD_FORMATS,
+    WORKERS_HEAD,
+    WORKERS_RECORDS,
+    Kind,
+    WorkersLayout,
+)
 from tracekit.settings.inside import WRAPPED_MODELS
 
 _RECORD_TYPE = np.dtype({"names": RECORD_FIELDS, "formats": RECORD_FORMATS})
 LOST = "?"  # a name that is not to be found
 # One call takes at most 16 MiB of one process, so that memory stays bounded however far behind we are.
 _MOST_SEGMENTS_AT_ONCE = 16
+
+
+@dataclass
+class WorkersFile:
+    """Where the workers of a loader begin that are forked together; not all of them may be there yet."""
+
+    path: Path
+    layout: WorkersLayout
+    facts: dict[str, Any]  # that they have in common
+    unmet: set[int]
+    unread: set[int]
+
+    @classmethod
+    def open(cls, path: Path) -> "WorkersFile | None":
+        """None where it is not there in full yet."""
+        try:
+            with path.open("rb") as file:
+                layout = WorkersLayout(*WORKERS_HEAD.unpack(file.read(WORKERS_HEAD.size)))
+                facts = json.loads(file.read(layout.length)) if layout.length else None
+        except (OSError, ValueError, struct.error):
+            return None
+        workers = range(layout.workers)
+        return cls(path, layout, facts, set(workers), set(workers)) if isinstance(facts, dict) else None
+
+    def meet(self) -> "list[Spool]":
+        """The spools of those that have begun since the last call."""
+        if not self.unmet:
+            return []
+        met = []
+        for worker, begun in enumerate(self._records(self.layout.records_of_begun, self.layout.workers)):
+            if worker in self.unmet and begun["kind"] == Kind.BEGUN:
+                self.unmet.remove(worker)
+                pid, start = int(begun["a"]), int(begun["start"])
+                facts = {**self.facts, "pid": pid, "parent": int(begun["b"]), "start": start, "worker": worker}
+                met.append(Spool(self.path.parent, f"{pid}-{start:x}", facts, began_in=self))
+        return met
+
+    def segment(self, worker: int, offset: int) -> np.ndarray:
+        """What a worker began with, from that offset on, committed or not; nothing where it was read and cut off."""
+        count = WORKERS_RECORDS - offset // RECORD.size
+        return self._records(self.layout.segment(worker) + offset, count)
+
+    def _records(self, offset: int, count: int) -> np.ndarray:
+        try:
+            return np.fromfile(self.path, dtype=_RECORD_TYPE, offset=offset, count=count)
+        except OSError:
+            return np.empty(0, dtype=_RECORD_TYPE)
+
+    def forget(self, worker: int) -> None:
+        """All that this worker began with has been read."""
+        self.unread.discard(worker)
+        if not self.unread:
+            os.truncate(self.path, self.layout.segments)
 
 
 @dataclass
@@ -28,6 +91,7 @@ class Spool:
     names: list[str] = field(default_factory=list)
     segment: int = 0
     offset: int = 0
+    began_in: WorkersFile | None = None  # its segment 0 is there
     _names_read: int = 0
 
     @property
@@ -47,7 +111,7 @@ class Spool:
             # Looked for before reading: a segment that fills up meanwhile is taken for the open one that we read.
             is_full, is_settled = (self._path(segment + further).exists() for further in (1, 2))
             try:
-                data = np.fromfile(self._path(segment), dtype=_RECORD_TYPE, offset=offset)
+                data = self._records(segment, offset)
             except OSError:
                 break
             holes = np.flatnonzero(data["kind"] == 0)
@@ -62,6 +126,12 @@ class Spool:
         self._read_names()
         return np.concatenate(batches) if batches else np.empty(0, dtype=_RECORD_TYPE), segment, offset
 
+    def _records(self, segment: int, offset: int) -> np.ndarray:
+        """Those of a segment, from an offset on, committed or not. Raises OSError where it is not there."""
+        if segment == 0 and self.began_in is not None:
+            return self.began_in.segment(self.facts["worker"], offset)
+        return np.fromfile(self._path(segment), dtype=_RECORD_TYPE, offset=offset)
+
     def entered(self) -> np.ndarray:
         """The communication that the process came to last, a record or none; to be converted with its names."""
         self._read_names()
@@ -74,12 +144,15 @@ class Spool:
     def go_on_from(self, segment: int, offset: int) -> None:
         """Forget what lies before: its segments are deleted."""
         for number in range(self.segment, segment):
-            self._path(number).unlink(missing_ok=True)
+            if number == 0 and self.began_in is not None:
+                self.began_in.forget(self.facts["worker"])
+            else:
+                self._path(number).unlink(missing_ok=True)
         self.segment, self.offset = segment, offset
 
     def has_more(self) -> bool:
         """Whether there is a segment to go on with."""
-        return self._path(self.segment).exists()
+        return (self.segment == 0 and self.began_in is not None) or self._path(self.segment).exists()
 
     def forget_names(self) -> None:
         """Until they are read again: they are for converting records alone."""
@@ -122,22 +195,31 @@ class SpoolFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spools: dict[str, Spool] = {}
+        self._workers: dict[str, WorkersFile] = {}
 
     def discover(self) -> list[Spool]:
         """Spools of processes that announced themselves since the last call, in the order of their start."""
-        fresh = []
+        fresh: list[Spool] = []
         with os.scandir(self.folder) as entries:
-            names = [entry.name for entry in entries if entry.name.endswith(".process")]
+            names = [entry.name for entry in entries]
         for name in names:
-            stem = name.removesuffix(".process")
-            facts = _read_json(self.folder / name) if stem not in self.spools else None
-            if facts and isinstance(facts.get("pid"), int) and isinstance(facts.get("start"), int):
-                fresh.append((facts["start"], stem, facts))
-        found = []
-        for _, stem, facts in sorted(fresh, key=lambda item: item[:2]):
-            self.spools[stem] = Spool(self.folder, stem, facts)
-            found.append(self.spools[stem])
-        return found
+            if name.endswith(".process") and (stem := name.removesuffix(".process")) not in self.spools:
+                facts = _read_json(self.folder / name)
+                if facts and isinstance(facts.get("pid"), int) and isinstance(facts.get("start"), int):
+                    fresh.append(Spool(self.folder, stem, facts))
+            elif name.endswith(".workers"):
+                fresh += self._began_in(name)
+        fresh.sort(key=lambda spool: (spool.facts["start"], spool.stem))
+        self.spools.update({spool.stem: spool for spool in fresh})
+        return fresh
+
+    def _began_in(self, name: str) -> list[Spool]:
+        """The workers that have begun in this file since the last call."""
+        file = self._workers.get(name) or WorkersFile.open(self.folder / name)
+        if file is None:
+            return []
+        self._workers[name] = file
+        return file.meet()
 
 
 def settings_taken(status: dict[str, Any]) -> set[str]:

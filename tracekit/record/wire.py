@@ -8,6 +8,9 @@ All files of one process share a stem, `<pid>-<start>`:
                           that a forked process has from others are in their files: `names_of` in .process says per
                           file its stem, and up to which id
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
+    <stem>.<n>.workers    where the workers of a loader begin that a process forks together: what they have in common of
+                          a .process, for each a record with the rest of it, and its segment 0; see `WorkersLayout`. The
+                          supervisor cuts the segments off when it has read all of them
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
     <stem>.entered        one record, mapped: the communication that a rank came to last
     <stem>.<n>.window     the raw Kineto trace of profiler window n
@@ -19,16 +22,20 @@ import json
 import struct
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 SEGMENT_RECORDS = 16_384
 # The first segment of a process has fewer. The kernel clears much of a file, some even all of it, at the first touch:
 # of 1 MiB that takes 0.2 ms, more than all the records of a worker that is forked for a short epoch.
 FIRST_RECORDS = 1024
+# Of workers that are forked together each begins in one of so many: 16 KiB.
+WORKERS_RECORDS = 256
 # name, thread, start, end, four integers whose meaning the kind gives, depth, direction, kind
 RECORD = struct.Struct("<IIqqqqqqiHH")
 RECORD_FIELDS = ["name", "thread", "start", "end", "a", "b", "c", "d", "depth", "direction", "kind"]
 RECORD_FORMATS = ["<u4", "<u4", "<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<i4", "<u2", "<u2"]
 NAME_LENGTH = struct.Struct("<I")
+WORKERS_HEAD = struct.Struct("<II")  # the first fields of `WorkersLayout`
 
 # The status is also replaced after so many steps: who waits for the program's loop to begin learns it at once.
 STEPS_OF_A_LOOP = 3
@@ -77,6 +84,7 @@ class Kind(IntEnum):
     # b: sequence, -1 where not all of the group take part; c: bytes; d: after so long it was begun; depth: by how much
     # the end may be earlier, -1 it was not seen; direction: how
     COLLECTIVE = 7
+    BEGUN = 20  # a worker has been forked; a: its pid; b: its parent's
     ENTERED = 18  # the communication that a rank came to last; name, a, b as of COLLECTIVE; direction: 1 it was through
     # From here on the loop of a rank is in a phase; name: of the phase, "" not known; a: CPU time of its thread; b: for
     # how long it has waited for a CPU, -1 unknown
@@ -92,6 +100,36 @@ class Kind(IntEnum):
         12  # name: layer, "" for all else; a: layer id; b: its count in a plan that is tried; c: the plan's number
     )
     WINDOW = 8  # a profiler window ended; a: its number; b: Unix time at its end; c: CLOCK_MONOTONIC then
+
+
+class WorkersLayout(NamedTuple):
+    """What is where in a file of workers that are forked together; offsets are in bytes.
+
+    `WORKERS_HEAD`, then a JSON object; a record of `Kind.BEGUN` for each worker; a segment for each.
+    """
+
+    workers: int
+    length: int  # of the JSON; in the file 0 until all before the segments is there
+
+    @property
+    def records_of_begun(self) -> int:
+        return _next_multiple(WORKERS_HEAD.size + self.length, RECORD.size)
+
+    @property
+    def segments(self) -> int:
+        """Where they begin; and all that is kept when they have been read."""
+        return _next_multiple(self.records_of_begun + self.workers * RECORD.size, 4096)
+
+    @property
+    def size(self) -> int:
+        return self.segment(self.workers)
+
+    def segment(self, worker: int) -> int:
+        return self.segments + worker * WORKERS_RECORDS * RECORD.size
+
+
+def _next_multiple(offset: int, of: int) -> int:
+    return -(-offset // of) * of
 
 
 def is_in_loop(spool: Path) -> bool:
