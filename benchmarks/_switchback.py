@@ -52,7 +52,7 @@ class Recorder:
         ]
         self._held = [dict(hooks) for hooks in self._hooks]
         agent_class = type(self._agent)
-        self._of_forks = [getattr(agent_class, name) for name in ("_prepare_fork", "_has_forked", "_continue_in_child")]
+        self._of_forks = [getattr(agent_class, name) for name in ("_prepare_fork", "_continue_in_child")]
         self._codes = [function.__code__ for function in self._of_forks]
 
     def is_busy(self) -> bool:
