@@ -68,7 +68,7 @@ class Recorder:
             setattr(owner, name, original)
         for hooks in self._hooks:
             hooks.clear()
-        for function, code in zip(self._of_forks, (_nothing, _nothing, _no_notes), strict=True):
+        for function, code in zip(self._of_forks, (_nothing, _no_notes), strict=True):
             function.__code__ = code.__code__
         try:
             yield
