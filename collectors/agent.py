@@ -337,6 +337,10 @@ def start(folder: str, stem: str) -> None:
     _agent.install()
     marks.listen(_agent)
     tracebacks.hide_our_frames()
-    os.register_at_fork(before=_agent._prepare_fork, after_in_child=_agent._continue_in_child)
+    os.register_at_fork(
+        before=_agent._prepare_fork,
+        after_in_parent=_agent.workers_to_fork.has_forked,
+        after_in_child=_agent._continue_in_child,
+    )
     atexit.register(_agent._exit)
     _agent.write_notes_before_leaving()

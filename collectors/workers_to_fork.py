@@ -34,7 +34,7 @@ class WorkersToFork:
         self._agent = agent
         self._files = 0
         self._workers: dict[int, Iterator[_Child]] = {}
-        self._next: dict[int, _Child] = {}
+        self._next: dict[int, list[_Child]] = {}  # several where a signal handler forks meanwhile
 
     def begin(self, count: int) -> None:
         """This thread starts so many workers of a loader: they are forked in their order, and nothing else meanwhile,
@@ -49,16 +49,21 @@ class WorkersToFork:
     def before_fork(self) -> None:
         """What the child will need, made where nothing has to be copied for it."""
         ident = get_ident()
-        self._next.pop(ident, None)
         workers = self._workers.get(ident)
         child = None
         with suppress(ValueError):  # it is in the midst of preparing them, and a signal handler of the program's forks
             child = next(workers, None) if workers is not None else None
-        self._next[ident] = child or _Child.of(self._agent)
+        self._next.setdefault(ident, []).append(child or _Child.of(self._agent))
+
+    def has_forked(self) -> None:
+        children = self._next.get(get_ident())
+        if children:
+            children.pop()
 
     def begin_in_child(self) -> "_Child":
         """Say who this forked process is."""
-        child = self._next.get(get_ident()) or _Child([], _who_it_is())
+        children = self._next.get(get_ident())
+        child = children[-1] if children else _Child([], _who_it_is())
         self._of_parent = self._workers, self._next  # to let go of these, they would have to be copied
         self._workers, self._next, self._files = {}, {}, 0
         child.announce(self._agent.folder)

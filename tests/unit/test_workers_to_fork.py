@@ -5,6 +5,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -41,17 +42,22 @@ class Parent:
         self.spool = Spool(str(folder), PARENT)
         self.spool.intern("shared")
         self._children = 0
+        self.interrupted: list[Callable[[], object]] = []  # what a signal handler does right before a fork
         agent = SimpleNamespace(folder=str(folder), stem=PARENT, spool=self.spool)
         self.forks = WorkersToFork(cast(Agent, agent))
 
     def fork(self) -> "Child":
         self.forks.before_fork()
         self._children += 1
+        pid = NOBODY + self._children
         forks = self.forks
         own = forks._workers, forks._next, forks._files
-        with patch.object(os, "getpid", lambda: NOBODY + self._children):
+        if self.interrupted:
+            self.interrupted.pop()()
+        with patch.object(os, "getpid", lambda: pid):
             child = Child(self.folder, forks.begin_in_child())
         forks._workers, forks._next, forks._files = own
+        forks.has_forked()
         return child
 
 
@@ -205,8 +211,56 @@ def test_a_signal_handler_that_forks_meanwhile(tmp_path: Path, monkeypatch: pyte
     assert [child.worker for child in (*forked, worker)] == [NO_WORKER, 0]
 
 
+def test_a_signal_handler_that_forks_right_before_a_fork(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    forked: list[Child] = []
+    parent.forks.begin(2)
+    parent.interrupted.append(lambda: forked.append(parent.fork()))
+    children = [parent.fork(), *forked, parent.fork()]
+    for number, child in enumerate(children):
+        child.write(range(number, number + 1))
+
+    spools = {spool.stem: spool for spool in reading.SpoolFolder(tmp_path).discover()}
+
+    assert [take(spools[child.stem]) for child in children] == [[0], [1], [2]]
+
+
+def test_who_lives_on_although_he_seemed_to_have_ended_is_not_hurt(tmp_path: Path) -> None:
+    """GIVEN workers that are taken for ended ones, as in a PID namespace of their own WHEN all that they have written
+    until then has been read THEN they may write on."""
+    parent = Parent(tmp_path)
+    parent.forks.begin(1)
+    worker = parent.fork()
+    worker.write(range(5))
+    (spool,) = reading.SpoolFolder(tmp_path).discover()
+    assert take(spool, ended=True) == list(range(5))
+
+    worker.write(range(5, 400))  # its first segment is no more; one that were cut short would kill this process
+
+    assert take(spool, ended=True) == list(range(WORKERS_RECORDS, 400))
+
+
+def test_a_file_that_somebody_removes_costs_what_was_in_it(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    parent.forks.begin(1)
+    worker = parent.fork()
+    worker.write(range(WORKERS_RECORDS + 3))
+    (spool,) = reading.SpoolFolder(tmp_path).discover()
+    next(tmp_path.glob("*.workers")).unlink()
+
+    assert take(spool, ended=True) + take(spool, ended=True) == list(range(WORKERS_RECORDS, WORKERS_RECORDS + 3))
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"\0" * 8, WORKERS_HEAD.pack(2, 20) + b'{"names_of"', WORKERS_HEAD.pack(1, 2)]
+    "content",
+    [
+        b"",
+        b"\0" * 8,
+        WORKERS_HEAD.pack(2, 20) + b'{"names_of"',
+        WORKERS_HEAD.pack(1, 2),
+        WORKERS_HEAD.pack((1 << 32) - 1, 2) + b"{}" + b"\0" * 10_000,
+        WORKERS_HEAD.pack(1, 100_000) + b"[" * 100_000 + b"\0" * 10_000,
+    ],
 )
 def test_a_file_that_is_not_there_in_full_is_nothing_yet(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"{PARENT}.000001.workers").write_bytes(content)

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,10 @@ class WorkersFile:
         try:
             with path.open("rb") as file:
                 layout = WorkersLayout(*WORKERS_HEAD.unpack(file.read(WORKERS_HEAD.size)))
-                facts = json.loads(file.read(layout.length)) if layout.length else None
-        except (OSError, ValueError, struct.error):
+                if not layout.length or layout.segments > os.fstat(file.fileno()).st_size:
+                    return None
+                facts = json.loads(file.read(layout.length))
+        except (OSError, ValueError, struct.error, RecursionError):
             return None
         workers = range(layout.workers)
         return cls(path, layout, facts, set(workers), set(workers)) if isinstance(facts, dict) else None
@@ -74,10 +77,16 @@ class WorkersFile:
             return np.empty(0, dtype=_RECORD_TYPE)
 
     def forget(self, worker: int) -> None:
-        """All that this worker began with has been read."""
+        """All that this worker began with has been read. When that is so of all, only who they were is kept, in another
+        file: whoever lives on, although he seemed to have ended, has the old one mapped, and would not survive to write
+        where it ends no more."""
         self.unread.discard(worker)
         if not self.unread:
-            os.truncate(self.path, self.layout.segments)
+            with suppress(OSError):  # it takes its space until the end, or is gone
+                kept = self.path.with_suffix(".kept")
+                with self.path.open("rb") as file:
+                    kept.write_bytes(file.read(self.layout.segments))
+                kept.replace(self.path)
 
 
 @dataclass
@@ -252,6 +261,6 @@ def _names_in(path: Path, offset: int) -> tuple[list[str], int]:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

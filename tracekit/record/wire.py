@@ -9,8 +9,8 @@ All files of one process share a stem, `<pid>-<start>`:
                           file its stem, and up to which id
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
     <stem>.<n>.workers    where the workers of a loader begin that a process forks together: what they have in common of
-                          a .process, for each a record with the rest of it, and its segment 0; see `WorkersLayout`. The
-                          supervisor cuts the segments off when it has read all of them
+                          a .process, for each a record with the rest of it, and its segment 0; see `WorkersLayout`.
+                          When all segments are read the supervisor puts a file without them in its place
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
     <stem>.entered        one record, mapped: the communication that a rank came to last
     <stem>.<n>.window     the raw Kineto trace of profiler window n
@@ -117,7 +117,7 @@ class WorkersLayout(NamedTuple):
 
     @property
     def segments(self) -> int:
-        """Where they begin; and all that is kept when they have been read."""
+        """Where they begin; what is before them is kept when they have been read."""
         return _next_multiple(self.records_of_begun + self.workers * RECORD.size, 4096)
 
     @property
