@@ -1,8 +1,10 @@
 """Programs that use torch's data loading in ways that nobody foresaw."""
 
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from recording import plain, record, tracekit
 
 ODD = """
@@ -105,3 +107,34 @@ def test_settings_that_a_program_sets_over_are_told_as_refused(tmp_path: Path) -
         done = tracekit("apply", str(settings), "--", sys.executable, str(program))
         assert (done.stdout, done.returncode) == ("276.0\n" * 2, 0), done.stderr
         assert done.stderr.count("the program sets num_workers of it afterwards") == refused
+
+
+# The processes have numbers of their own, which no process has outside: who looks from there takes them for ended.
+ALONE = 'echo 4000000 > /proc/sys/kernel/ns_last_pid && "$@"'
+IN_A_PID_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", ALONE, "sh"]
+LONGER_THAN_A_FLUSH = """
+import time, torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 600
+    def __getitem__(self, index):
+        time.sleep(0.025)
+        return index
+
+if __name__ == "__main__":
+    print(sum(int(batch.sum()) for batch in torch.utils.data.DataLoader(Slow(), 2, num_workers=2)))
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_A_PID_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this machine lets nobody make a PID namespace, or has too few numbers for processes",
+)
+def test_workers_whose_numbers_are_unknown_outside_go_on(tmp_path: Path) -> None:
+    """GIVEN a container's PID namespace below the recording WHEN its workers are taken for ended ones, and what they
+    have written is read, THEN they write on unharmed."""
+    program = tmp_path / "slow.py"
+    program.write_text(LONGER_THAN_A_FLUSH)
+    done = record([*IN_A_PID_NAMESPACE, sys.executable, str(program)], tmp_path / "run")
+    assert (done.out, done.code) == (f"{sum(range(600))}\n", 0), done.err
