@@ -199,8 +199,8 @@ def _advise(
         now = in_words(summary.num_workers, summary.prefetch_factor)
         knows = _how_to_study(report) if summary.probed or costs.settings.iterable else _how_to_probe(report)
         return [], (
-            f"{name}: with {what} a step may take {gain.expected:.0%} less, or no less: a run with {now} does not tell"
-            f"{_of_one_thread(costs)}; {knows} tells."
+            f"{name}: with {what} a step may take up to {gain.high:.0%} less, or no less: a run with {now} does not"
+            f" tell{_of_one_thread(costs)}; {knows} tells."
         )
     by = costs.settings.start_method
     if not summary.num_workers and chosen.num_workers and not chosen.seen and by not in ("", "fork"):
