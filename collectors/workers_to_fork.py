@@ -14,7 +14,7 @@ from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING
 
-from tracekit.record.wire import RECORD, WORKERS_HEAD, WORKERS_RECORDS, Kind, WorkersLayout
+from tracekit.record.wire import WORKER_BEGUN, WORKERS_HEAD, WORKERS_RECORDS, WorkersLayout
 
 from .spool import Mapped, Segment
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 NO_WORKER = -1
-_BEGUN = 0, 0, 0, 0, int(Kind.BEGUN)
 
 Names = list[tuple[str, int]]
 
@@ -93,7 +92,7 @@ class _Child:
             start.announce_as(folder, worker + self.facts)
         else:
             now, pid = clock(), os.getpid()
-            RECORD.pack_into(self.file.buffer, self.announcement, 0, pid, now, now, pid, os.getppid(), *_BEGUN)
+            WORKER_BEGUN.pack_into(self.file.buffer, self.announcement, pid, os.getppid(), now)
             start.write_as(f"{pid}-{now:x}")
         self.stem = start.stem
 
@@ -109,7 +108,7 @@ def _workers(agent: "Agent", count: int, path: str) -> Iterator[_Child]:
         WORKERS_HEAD.pack_into(file.buffer, 0, *layout)
         for child in children:
             child.file = file
-            child.announcement = layout.records_of_begun + child.worker * RECORD.size
+            child.announcement = layout.begun + child.worker * WORKER_BEGUN.size
             child.first = Segment(file, WORKERS_RECORDS, layout.segment(child.worker))
     yield from children
 

@@ -21,7 +21,7 @@ from tracekit.collectors.agent import Agent
 from tracekit.collectors.spool import Mapped, Spool
 from tracekit.collectors.workers_to_fork import NO_WORKER, WorkersToFork
 from tracekit.record import spools as reading
-from tracekit.record.wire import RECORD, WORKERS_HEAD, WORKERS_RECORDS, Kind, WorkersLayout
+from tracekit.record.wire import RECORD, WORKER_BEGUN, WORKERS_HEAD, WORKERS_RECORDS, Kind, WorkersLayout
 
 PARENT = f"{NOBODY}-1"
 
@@ -87,8 +87,8 @@ def take(spool: reading.Spool, ended: bool = False) -> list[int]:
 def test_nothing_in_the_file_overlaps(workers: int, length: int) -> None:
     layout = WorkersLayout(workers, length)
 
-    assert WORKERS_HEAD.size + length <= layout.records_of_begun < WORKERS_HEAD.size + length + RECORD.size
-    assert layout.records_of_begun + workers * RECORD.size <= layout.segments
+    assert WORKERS_HEAD.size + length <= layout.begun < WORKERS_HEAD.size + length + 8
+    assert layout.begun + workers * WORKER_BEGUN.size <= layout.segments
     assert layout.segments % 4096 == 0 and layout.segment(0) == layout.segments
     assert layout.size - layout.segment(workers - 1) == WORKERS_RECORDS * RECORD.size
 

@@ -15,9 +15,9 @@ from tracekit.record.wire import (
     RECORD,
     RECORD_FIELDS,
     RECORD_FORMATS,
+    WORKER_BEGUN,
     WORKERS_HEAD,
     WORKERS_RECORDS,
-    Kind,
     WorkersLayout,
 )
 from tracekit.settings.inside import WRAPPED_MODELS
@@ -56,23 +56,26 @@ class WorkersFile:
         """The spools of those that have begun since the last call."""
         if not self.unmet:
             return []
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.layout.begun)
+                data = file.read(self.layout.workers * WORKER_BEGUN.size)
+                data = data[: len(data) // WORKER_BEGUN.size * WORKER_BEGUN.size]  # of one that somebody cut short
+        except OSError:
+            return []
         met = []
-        for worker, begun in enumerate(self._records(self.layout.records_of_begun, self.layout.workers)):
-            if worker in self.unmet and begun["kind"] == Kind.BEGUN:
+        for worker, (pid, parent, start) in enumerate(WORKER_BEGUN.iter_unpack(data)):
+            if worker in self.unmet and start:
                 self.unmet.remove(worker)
-                pid, start = int(begun["a"]), int(begun["start"])
-                facts = {**self.facts, "pid": pid, "parent": int(begun["b"]), "start": start, "worker": worker}
+                facts = {**self.facts, "pid": pid, "parent": parent, "start": start, "worker": worker}
                 met.append(Spool(self.path.parent, f"{pid}-{start:x}", facts, began_in=self))
         return met
 
     def segment(self, worker: int, offset: int) -> np.ndarray:
         """What a worker began with, from that offset on, committed or not; nothing where it was read and cut off."""
         count = WORKERS_RECORDS - offset // RECORD.size
-        return self._records(self.layout.segment(worker) + offset, count)
-
-    def _records(self, offset: int, count: int) -> np.ndarray:
         try:
-            return np.fromfile(self.path, dtype=_RECORD_TYPE, offset=offset, count=count)
+            return np.fromfile(self.path, dtype=_RECORD_TYPE, offset=self.layout.segment(worker) + offset, count=count)
         except OSError:
             return np.empty(0, dtype=_RECORD_TYPE)
 

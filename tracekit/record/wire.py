@@ -9,7 +9,7 @@ All files of one process share a stem, `<pid>-<start>`:
                           file its stem, and up to which id
     <stem>.<n>.spool      segment n of records; the supervisor deletes it when it has read all of it
     <stem>.<n>.workers    where the workers of a loader begin that a process forks together: what they have in common of
-                          a .process, for each a record with the rest of it, and its segment 0; see `WorkersLayout`.
+                          a .process, for each the rest of it, and its segment 0; see `WorkersLayout`.
                           When all segments are read the supervisor puts a file without them in its place
     <stem>.status         JSON, replaced now and then: what recording cost, what was dropped, which collectors failed
     <stem>.entered        one record, mapped: the communication that a rank came to last
@@ -36,6 +36,7 @@ RECORD_FIELDS = ["name", "thread", "start", "end", "a", "b", "c", "d", "depth", 
 RECORD_FORMATS = ["<u4", "<u4", "<i8", "<i8", "<i8", "<i8", "<i8", "<i8", "<i4", "<u2", "<u2"]
 NAME_LENGTH = struct.Struct("<I")
 WORKERS_HEAD = struct.Struct("<II")  # the first fields of `WorkersLayout`
+WORKER_BEGUN = struct.Struct("<qqq")  # of a worker its pid, its parent's, and when it began, 0 until it has
 
 # The status is also replaced after so many steps: who waits for the program's loop to begin learns it at once.
 STEPS_OF_A_LOOP = 3
@@ -84,7 +85,6 @@ class Kind(IntEnum):
     # b: sequence, -1 where not all of the group take part; c: bytes; d: after so long it was begun; depth: by how much
     # the end may be earlier, -1 it was not seen; direction: how
     COLLECTIVE = 7
-    BEGUN = 20  # a worker has been forked; a: its pid; b: its parent's
     ENTERED = 18  # the communication that a rank came to last; name, a, b as of COLLECTIVE; direction: 1 it was through
     # From here on the loop of a rank is in a phase; name: of the phase, "" not known; a: CPU time of its thread; b: for
     # how long it has waited for a CPU, -1 unknown
@@ -105,20 +105,20 @@ class Kind(IntEnum):
 class WorkersLayout(NamedTuple):
     """What is where in a file of workers that are forked together; offsets are in bytes.
 
-    `WORKERS_HEAD`, then a JSON object; a record of `Kind.BEGUN` for each worker; a segment for each.
+    `WORKERS_HEAD`, then a JSON object; `WORKER_BEGUN` for each worker; a segment for each.
     """
 
     workers: int
     length: int  # of the JSON; in the file 0 until all before the segments is there
 
     @property
-    def records_of_begun(self) -> int:
-        return _next_multiple(WORKERS_HEAD.size + self.length, RECORD.size)
+    def begun(self) -> int:
+        return _next_multiple(WORKERS_HEAD.size + self.length, 8)
 
     @property
     def segments(self) -> int:
         """Where they begin; what is before them is kept when they have been read."""
-        return _next_multiple(self.records_of_begun + self.workers * RECORD.size, 4096)
+        return _next_multiple(self.begun + self.workers * WORKER_BEGUN.size, 4096)
 
     @property
     def size(self) -> int:
