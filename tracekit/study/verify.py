@@ -39,5 +39,5 @@ def verify(
     rounds = Rounds(runs, conditions, lambda: pairs, secrets.randbits(32))
     entries = [Entry(name, value) for name, value in settings.items()]
     rounds.measure(deadline)
-    (verdict, *_) = (each.verdict for each in rounds.comparisons())
+    verdict = rounds.comparisons()[0].verdict
     return rounds.save("verify", entries, f"Verified against nothing set: {verdict}.")
