@@ -34,6 +34,7 @@ def announce(
     environment: dict[str, str] | None = None,
     status: dict[str, object] | None = None,
     names_of: list[tuple[str, int]] | None = None,
+    pid_namespace: int = 0,
 ) -> str:
     """Leave word of a process, as the bootstrap and the agent do; returns the stem of its files."""
     stem = f"{pid}-{start:x}"
@@ -44,6 +45,7 @@ def announce(
         "command": command or ["python", "train.py"],
         "environment": environment or {},
         "names_of": names_of or [],
+        "pid_namespace": pid_namespace,
     }
     (folder / f"{stem}.process").write_text(json.dumps(facts))
     if status is not None:

@@ -49,15 +49,21 @@ def announce(spool: str) -> None:
     announce_as(spool, who_it_is())
 
 
-def who_it_is() -> bytes:
-    """What a process and those that it forks have in common: the end of a JSON object."""
+def who_it_is(namespace: str = "pid") -> bytes:
+    """What a process and those that it forks have in common: the end of a JSON object. Its children's PID namespace is
+    `pid_for_children`."""
     variables = (
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK",
         "MPI_LOCALRANKID",
     )  # fmt: skip
+    try:
+        pid_namespace = os.stat("/proc/self/ns/" + namespace).st_ino
+    except OSError:
+        pid_namespace = 0  # not known: taken to be the supervisor's
     facts = {
         "command": getattr(sys, "orig_argv", sys.argv),
         "environment": {name: os.environ[name] for name in variables if name in os.environ},
+        "pid_namespace": pid_namespace,
     }
     return json.dumps(facts)[1:].encode("ascii")  # `dump` encodes in Python, some 10 times as long
 

@@ -109,7 +109,7 @@ def test_settings_that_a_program_sets_over_are_told_as_refused(tmp_path: Path) -
         assert done.stderr.count("the program sets num_workers of it afterwards") == refused
 
 
-# The processes have numbers of their own, which no process has outside: who looks from there takes them for ended.
+# The processes have numbers of their own, which no process has outside.
 ALONE = 'echo 4000000 > /proc/sys/kernel/ns_last_pid && "$@"'
 IN_A_PID_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", ALONE, "sh"]
 LONGER_THAN_A_FLUSH = """
@@ -131,10 +131,18 @@ if __name__ == "__main__":
     subprocess.run([*IN_A_PID_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
     reason="this machine lets nobody make a PID namespace, or has too few numbers for processes",
 )
-def test_workers_whose_numbers_are_unknown_outside_go_on(tmp_path: Path) -> None:
-    """GIVEN a container's PID namespace below the recording WHEN its workers are taken for ended ones, and what they
-    have written is read, THEN they write on unharmed."""
+def test_workers_whose_numbers_are_unknown_outside_are_seen(tmp_path: Path) -> None:
+    """GIVEN a container's PID namespace below the recording, whose processes live for longer than a flush, THEN each is
+    one process with the counters of its own, and all that they record is kept."""
     program = tmp_path / "slow.py"
     program.write_text(LONGER_THAN_A_FLUSH)
     done = record([*IN_A_PID_NAMESPACE, sys.executable, str(program)], tmp_path / "run")
     assert (done.out, done.code) == (f"{sum(range(600))}\n", 0), done.err
+    assert len(done.run.sql("SELECT * FROM fetches")) == len(done.run.sql("SELECT * FROM batches")) == 300
+    found = done.run.sql(
+        "SELECT process, role, pid, parent, processes.duration_ns / 1e9 AS lives_s, count(DISTINCT counter) AS counters"
+        " FROM processes LEFT JOIN counters USING (process) WHERE recorded GROUP BY ALL ORDER BY process"
+    )
+    assert list(found["role"]) == ["helper", "loader worker 0", "loader worker 1"]
+    assert (found["pid"] > 4_000_000).all() and (found["lives_s"] > 300 * 0.025).all() and (found["counters"] > 0).all()
+    assert found["parent"].nunique() == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from spooling import NOBODY, announce
 
+from tracekit.record.pid_namespaces import NOT_SHOWN
 from tracekit.record.processes import Process, Processes
 from tracekit.record.spools import SpoolFolder
 
@@ -205,6 +206,32 @@ def test_salvage_without_a_ledger_numbers_by_start(tmp_path: Path) -> None:
 
 def test_no_process_at_all(tmp_path: Path) -> None:
     assert rows(welcome(tmp_path, root=None)) == []
+
+
+def test_whoever_has_numbers_of_its_own_is_found_by_those_of_proc(
+    all_live: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a program in a PID namespace, met in the process tree, and its workers, the last of which has ended before
+    anybody looked, THEN each is one process under the number that it records, with its parent, and alive as long as
+    the process that /proc shows is."""
+    namespace = 7
+    shown = {1: CHILD, 2: OTHER}
+    monkeypatch.setattr("tracekit.record.processes.shown_as", lambda own: shown.get(own.pid, NOT_SHOWN))
+    monkeypatch.setattr("tracekit.record.processes.parent_of", {CHILD: ROOT, OTHER: CHILD, NOT_SHOWN: NOT_SHOWN}.get)
+    processes = Processes(SpoolFolder(tmp_path), ROOT)
+    processes.see(CHILD, ROOT, 4)
+    for pid, parent in ((1, 0), (2, 1), (3, 1), (4, 1)):
+        announce(tmp_path, pid, 4 + pid, parent, pid_namespace=namespace)
+    processes.welcome()
+    processes.see(OTHER, CHILD, 9)
+
+    told = [(row["pid"], row["parent"]) for row in rows(processes)]
+    assert told == [(ROOT, -1), (1, 0), (2, 1), (3, 1), (4, 1)]
+    processes.check_alive(10)
+    assert processes.living() == [(0, ROOT), (1, CHILD), (2, OTHER)]
+    all_live.remove(OTHER)
+    processes.check_alive(11)
+    assert [process.ended for process in processes.all] == [None, None, 11, 10, 10]
 
 
 def test_process_is_alive_while_its_start_is_the_same(all_live: set[int]) -> None:

@@ -170,7 +170,9 @@ def test_broken_side_files_are_nothing(tmp_path: Path) -> None:
     stem = announce(tmp_path, 5, 1)
     (tmp_path / "6-1.process").write_text('{"pid": 6')
     (tmp_path / "7-1.process").write_text("[]")
-    (tmp_path / "8-1.process").write_text('{"pid": "8", "start": 1}')
+    (tmp_path / "8-1.process").write_text('{"pid": "8", "parent": 1, "start": 1}')
+    (tmp_path / "9-1.process").write_text('{"pid": 9, "parent": null, "start": 1}')
+    (tmp_path / "10-1.process").write_text('{"pid": 10, "parent": 1, "start": 1, "command": ' + "[" * 100_000)
     (tmp_path / f"{stem}.status").write_bytes(b"\xff{")
     folder = reading.SpoolFolder(tmp_path)
 

@@ -205,7 +205,8 @@ def _loaders(report: Report) -> Lines:
         for each in report.loaders[:_ROWS]
     ]
     head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "for"]
-    return ["LOADERS  what the program waited for", *_table(head, rows), *_more(len(report.loaders))]
+    title = "LOADERS  what the program waited for, of its whole time, starts of epochs too"
+    return [title, *_table(head, rows), *_more(len(report.loaders))]
 
 
 def _ranks(report: Report) -> Lines:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, parent_of, shown_as
 from tracekit.record.spools import Spool, SpoolFolder
 from tracekit.run.folder import process_started
 from tracekit.run.schema import TABLES
@@ -24,13 +25,19 @@ class Process:
     """One process, by its number in the run."""
 
     number: int
-    pid: int
+    pid: int  # under which /proc shows it, as of all pids here
     parent_pid: int
     started: int  # CLOCK_MONOTONIC ns, as are all times here
     ended: int | None = None
     ticks: int | None = None  # its start in clock ticks: tells it from a later process with the same pid
     command: list[str] = field(default_factory=list)
     stem: str | None = None  # of its spool; None for a process that did not announce itself
+    own_numbers: OwnNumbers | None = None  # where it has a PID namespace of its own, as in a container
+
+    @property
+    def own_pid(self) -> int:
+        """Its pid as itself and its records say."""
+        return self.pid if self.own_numbers is None else self.own_numbers.pid
 
     def is_alive(self) -> bool:
         if self.ended is not None or self.ticks is None:
@@ -51,8 +58,8 @@ class Processes:
         if root_pid is not None and not self.all:
             self._add(root_pid, os.getpid(), time.perf_counter_ns())
 
-    def _add(self, pid: int, parent: int, started: int, stem: str | None = None) -> Process:
-        process = Process(len(self.all), pid, parent, started, stem=stem)
+    def _add(self, pid: int, parent: int, started: int) -> Process:
+        process = Process(len(self.all), pid, parent, started)
         with contextlib.suppress(OSError):
             process.ticks = process_started(pid)
         self.all.append(process)
@@ -66,18 +73,21 @@ class Processes:
     def _take_in(self, spools: list[Spool]) -> None:
         for spool in spools:
             known = next((process for process in self.all if process.stem == spool.stem), None)
-            if known is None:
-                known = next((p for p in self.all if p.pid == spool.pid and p.stem is None and p.ended is None), None)
-            if known is None:
-                for replaced in self.all:  # the same process after an execv: what it was before has ended
-                    if replaced.pid == spool.pid and replaced.ended is None:
-                        replaced.ended = spool.facts["start"]
-                known = self._add(spool.pid, int(spool.facts.get("parent", -1)), spool.facts["start"], spool.stem)
-            known.stem = spool.stem
-            known.started = spool.facts["start"]
-            known.parent_pid = int(spool.facts.get("parent", -1))
-            known.command = _readable(spool.facts.get("command", []))
-            spool.process = known.number
+            spool.process = (known or self._announced(spool)).number
+
+    def _announced(self, spool: Spool) -> Process:
+        own, started = own_numbers(spool.facts), spool.facts["start"]
+        pid = spool.pid if own is None else shown_as(own)
+        parent = spool.facts["parent"] if own is None else parent_of(pid)
+        process = next((p for p in self.all if p.pid == pid and p.stem is None and p.ended is None), None)
+        if process is None:
+            for replaced in self.all:  # the same process after an execv: what it was before has ended
+                if replaced.pid == pid != NOT_SHOWN and replaced.ended is None:
+                    replaced.ended = started
+            process = self._add(pid, parent, started)
+        process.stem, process.started, process.parent_pid, process.own_numbers = spool.stem, started, parent, own
+        process.command = _readable(spool.facts.get("command", []))
+        return process
 
     def see(self, pid: int, parent: int, now: int) -> None:
         """Note a process that was met in the process tree, whether or not it announces itself."""
@@ -109,10 +119,10 @@ class Processes:
             rows.append(
                 {
                     "process": process.number,
-                    "thread": process.pid,
+                    "thread": process.own_pid,
                     "start_ns": process.started + clock_offset_ns,
                     "duration_ns": max((process.ended or now) - process.started, 0),
-                    "pid": process.pid,
+                    "pid": process.own_pid,
                     "parent": -1 if parent is None else parent.number,
                     "host": host,
                     "command": " ".join(process.command),
@@ -151,7 +161,7 @@ class Processes:
     def _has_rank_of_its_own(self, process: Process) -> bool:
         """Not that of its parent, nor one that a launcher was given for its node, whose children have their own."""
         parent, own = self._parent(process), self._environment(process)
-        children = (self._environment(other) for other in self.all if other.parent_pid == process.pid)
+        children = (self._environment(other) for other in self.all if _is_child(other, process))
         launches = "LOCAL_RANK" not in own and any("LOCAL_RANK" in each for each in children)
         return not launches and (parent is None or self._environment(parent).get("RANK") != own.get("RANK"))
 
@@ -160,7 +170,7 @@ class Processes:
 
         One that was only seen may have started before it was: it is better than none.
         """
-        candidates = [other for other in self.all if other.pid == process.parent_pid and other is not process]
+        candidates = [other for other in self.all if _is_child(process, other) and other is not process]
         return max(candidates, key=lambda other: (other.started <= process.started, other.number), default=None)
 
     def _spool(self, process: Process) -> Spool | None:
@@ -174,6 +184,15 @@ class Processes:
     def _environment(self, process: Process) -> dict[str, str]:
         spool = self._spool(process)
         return dict(spool.facts.get("environment", {})) if spool else {}
+
+
+def _is_child(process: Process, parent: Process) -> bool:
+    """Whether one has the other's pid for its parent's, by what they say themselves where they have a namespace of
+    their own: /proc shows none of who has ended."""
+    own, other = process.own_numbers, parent.own_numbers
+    if own is not None and other is not None and own.namespace == other.namespace:
+        return own.parent == other.pid
+    return process.parent_pid == parent.pid != NOT_SHOWN
 
 
 def _command_of(pid: int) -> list[str]:

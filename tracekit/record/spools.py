@@ -217,7 +217,7 @@ class SpoolFolder:
         for name in names:
             if name.endswith(".process") and (stem := name.removesuffix(".process")) not in self.spools:
                 facts = _read_json(self.folder / name)
-                if facts and isinstance(facts.get("pid"), int) and isinstance(facts.get("start"), int):
+                if facts and all(isinstance(facts.get(number), int) for number in ("pid", "parent", "start")):
                     fresh.append(Spool(self.folder, stem, facts))
             elif name.endswith(".workers"):
                 fresh += self._began_in(name)

@@ -1,0 +1,31 @@
+"""Under which number /proc shows a process that has another one for itself."""
+
+import os
+import subprocess
+
+from spooling import NOBODY
+
+from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, parent_of, shown_as
+
+OURS = os.stat("/proc/self/ns/pid").st_ino
+OTHER = OURS + 1
+
+
+def test_who_is_in_our_namespace_has_no_numbers_of_its_own() -> None:
+    assert own_numbers({"pid": 5, "parent": 1, "pid_namespace": OURS}) is None
+    for not_known in ({}, {"pid_namespace": 0}, {"pid_namespace": "7"}, {"pid_namespace": None}):
+        assert own_numbers({"pid": 5, "parent": 1, **not_known}) is None
+    assert own_numbers({"pid": 5, "parent": 1, "pid_namespace": OTHER}) == (OTHER, 5, 1)
+
+
+def test_a_process_is_found_by_its_namespace_and_its_number_there() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert shown_as(OwnNumbers(OURS, child.pid, os.getpid())) == child.pid
+        assert shown_as(OwnNumbers(OTHER, child.pid, os.getpid())) == NOT_SHOWN
+        assert parent_of(child.pid) == os.getpid()
+    finally:
+        child.kill()
+        child.wait()
+    assert shown_as(OwnNumbers(OURS, child.pid, os.getpid())) == NOT_SHOWN
+    assert parent_of(child.pid) == parent_of(NOBODY) == parent_of(NOT_SHOWN) == NOT_SHOWN
