@@ -62,7 +62,7 @@ class WorkersToFork:
     def begin_in_child(self) -> "_Child":
         """Say who this forked process is."""
         children = self._next.get(get_ident())
-        child = children[-1] if children else _Child([], _who_it_is("pid"))
+        child = children[-1] if children else _Child([], _who_it_is())
         self._of_parent = self._workers, self._next  # to let go of these, they would have to be copied
         self._workers, self._next, self._files = {}, {}, 0
         child.announce(self._agent.folder)
@@ -83,7 +83,7 @@ class _Child:
     def of(cls, agent: "Agent") -> "_Child":
         names = agent.spool.names_on_disk()
         told = ", ".join(f'["{stem}", {count}]' for stem, count in names)
-        return cls(names, b'"names_of": [%s], ' % told.encode("ascii") + _who_it_is("pid_for_children"))
+        return cls(names, b'"names_of": [%s], ' % told.encode("ascii") + _who_it_is())
 
     def announce(self, folder: str) -> None:
         start = sys.modules["tracekit_start"]
@@ -113,6 +113,6 @@ def _workers(agent: "Agent", count: int, path: str) -> Iterator[_Child]:
     yield from children
 
 
-def _who_it_is(namespace: str) -> bytes:
-    who: bytes = sys.modules["tracekit_start"].who_it_is(namespace)
+def _who_it_is() -> bytes:
+    who: bytes = sys.modules["tracekit_start"].who_it_is()
     return who

@@ -49,15 +49,14 @@ def announce(spool: str) -> None:
     announce_as(spool, who_it_is())
 
 
-def who_it_is(namespace: str = "pid") -> bytes:
-    """What a process and those that it forks have in common: the end of a JSON object. Its children's PID namespace is
-    `pid_for_children`."""
+def who_it_is() -> bytes:
+    """What a process and those that it forks have in common: the end of a JSON object."""
     variables = (
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK",
         "MPI_LOCALRANKID",
     )  # fmt: skip
     try:
-        pid_namespace = os.stat("/proc/self/ns/" + namespace).st_ino
+        pid_namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         pid_namespace = 0  # not known: taken to be the supervisor's
     facts = {

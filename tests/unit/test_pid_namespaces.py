@@ -1,8 +1,10 @@
 """Under which number /proc shows a process that has another one for itself."""
 
+import errno
 import os
 import subprocess
 
+import pytest
 from spooling import NOBODY
 
 from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, parent_of, shown_as
@@ -29,3 +31,11 @@ def test_a_process_is_found_by_its_namespace_and_its_number_there() -> None:
         child.wait()
     assert shown_as(OwnNumbers(OURS, child.pid, os.getpid())) == NOT_SHOWN
     assert parent_of(child.pid) == parent_of(NOBODY) == parent_of(NOT_SHOWN) == NOT_SHOWN
+
+
+def test_who_cannot_look_finds_nobody_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_descriptors(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("tracekit.record.pid_namespaces.os.listdir", without_descriptors)
+    assert shown_as(OwnNumbers(OURS, os.getpid(), os.getppid())) == NOT_SHOWN

@@ -205,8 +205,7 @@ def _loaders(report: Report) -> Lines:
         for each in report.loaders[:_ROWS]
     ]
     head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "for"]
-    title = "LOADERS  what the program waited for, of its whole time, starts of epochs too"
-    return [title, *_table(head, rows), *_more(len(report.loaders))]
+    return ["LOADERS  what the loop waited for, starts of epochs too", *_table(head, rows), *_more(len(report.loaders))]
 
 
 def _ranks(report: Report) -> Lines:

@@ -29,9 +29,9 @@ def own_numbers(facts: dict[str, Any]) -> OwnNumbers | None:
 
 def shown_as(own: OwnNumbers) -> int:
     """Under which number /proc shows a process; NOT_SHOWN where it has ended, or belongs to somebody else."""
-    for entry in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):
-            if _namespace_of(entry) == own.namespace and _innermost(entry) == own.pid:
+    with suppress(OSError):  # without a file descriptor left nobody is found
+        for entry in filter(str.isdecimal, os.listdir("/proc")):
+            if _calls_itself(entry, own):
                 return int(entry)
     return NOT_SHOWN
 
@@ -41,6 +41,13 @@ def parent_of(pid: int) -> int:
     with suppress(psutil.Error, ValueError):
         return psutil.Process(pid).ppid()
     return NOT_SHOWN
+
+
+def _calls_itself(entry: str, own: OwnNumbers) -> bool:
+    try:
+        return _namespace_of(entry) == own.namespace and _innermost(entry) == own.pid
+    except OSError:  # it has ended meanwhile, or belongs to somebody else
+        return False
 
 
 def _namespace_of(entry: str) -> int:
