@@ -12,7 +12,10 @@ one process has taken 7 % longer than the next here; caps that make the same buc
 `covered`: whether the truth lies in the range, and `outside` whether it certainly does not: by more than it is unsure
 of itself (95 %). Then the recommended cap, the best one and the run's own take turns,
 twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the recommended one is
-there, as a share of the best, which is `unsure` by so much (95 %). Three quarters of an hour on two CPUs.
+there, as a share of the best, which is `unsure` by so much (95 %).
+What no forecast can do better: `by_chance` are the errors that one would have that told nothing but the truth, by how
+much what is measured here as the truth is unsure, and `swept` is the cap that the first half of the truth, a sweep of
+all of them, would recommend. Three quarters of an hour on two CPUs.
 """
 
 import argparse
@@ -81,7 +84,7 @@ def measure(
         if keep is None:
             shutil.rmtree(scratch)
     alike = _alike(reports[1]["buckets"])
-    recommended = [_recommended(report) for report in reports]
+    recommended = [*(_recommended(report) for report in reports), _fastest(both[0])]
     times = _joined(both)
     ratios = {cap: times[cap] / times[OWN] for cap in CAPS}
     true = {
@@ -93,16 +96,16 @@ def measure(
     ours = [best if alike(cap) == alike(best) else cap for cap in recommended]
     finals = list(dict.fromkeys([OWN, best, *ours]))
     final = _joined([in_turn(finals, FINAL * rounds) for _ in both])
-    predicted, explored = (
-        _against(report, true, noise) | {"recommended": cap} | _chosen(final, chosen, best)
-        for report, cap, chosen in zip(reports, recommended, ours, strict=True)
+    predicted, explored, swept = (
+        {"recommended": cap} | _chosen(final, chosen, best) for cap, chosen in zip(recommended, ours, strict=True)
     )
     return {
         "model": model,
         "place": place,
         "best": best,
-        "predicted": predicted,
-        "explored": explored,
+        "predicted": _against(reports[0], true, noise) | predicted,
+        "explored": _against(reports[1], true, noise) | explored,
+        "swept": swept,
         "true_ratios": true,
         "own_ms": float(np.median(times[OWN])),
         "recorded_ms": reports[0]["steps"]["median_ms"],
@@ -126,6 +129,11 @@ def _alike(buckets: dict[str, Any]) -> Callable[[str], str]:
 
 def _recommended(report: dict[str, Any]) -> str:
     return next((f"{each['recommended']:g}" for each in report["settings"] if each["name"] == SETTING), OWN)
+
+
+def _fastest(times: dict[str, list[float]]) -> str:
+    ratios = {cap: float(np.median(np.divide(each, times[OWN]))) for cap, each in times.items()}
+    return min(ratios, key=lambda cap: ratios[cap])
 
 
 def _chosen(final: dict[str, Floats], ours: str, best: str) -> dict[str, float]:
@@ -204,10 +212,15 @@ def _output(command: list[str], environment: dict[str, str] | None = None) -> st
 
 
 def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"cases": len(found), **{how: _all_of([each[how] for each in found]) for how in ("predicted", "explored")}}
+    total: dict[str, Any] = {"cases": len(found)}
+    for how in ("predicted", "explored"):
+        told = [each[how] for each in found]
+        total[how] = _errors(told) | _all_chosen(told)
+    total["by_chance"] = _by_chance(found)
+    return total | {"swept": _all_chosen([each["swept"] for each in found])}
 
 
-def _all_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+def _errors(found: list[dict[str, Any]]) -> dict[str, Any]:
     errors = np.abs([error for each in found for error in each["errors"].values()])
     return {
         "points": len(errors),
@@ -216,6 +229,19 @@ def _all_of(found: list[dict[str, Any]]) -> dict[str, Any]:
         "error_p95": float(np.percentile(errors, 95)),
         "covered": float(np.mean([hit for each in found for hit in each["covered"].values()])),
         "certainly_outside": sum(hit for each in found for hit in each["outside"].values()),
+    }
+
+
+def _by_chance(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The errors that who tells the truth would have, as it is measured, in the middle and at most in 95 of 100."""
+    noise = np.array([each["noise"][cap] for each in found for cap in each["predicted"]["errors"]])
+    errors = np.abs(np.random.default_rng(0).normal(size=(RESAMPLES, len(noise)))) * noise
+    of_each = {"error_median": np.median(errors, axis=1), "error_worst": errors.max(axis=1)}
+    return {name: [float(end) for end in np.percentile(each, [50, 95])] for name, each in of_each.items()}
+
+
+def _all_chosen(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
         "within_2_percent_of_the_best": sum(each["of_the_best"] >= 0.98 for each in found),
         "certainly_not": sum(each["of_the_best"] + each["unsure"] < 0.98 for each in found),
         "worse_than_the_current": sum(each["of_the_current"] < 0.98 for each in found),

@@ -9,8 +9,10 @@ and recommend settings. Where a value was told, `errors` are those of it, and `e
 the settings that the run had. Where only a range was told (no such number of readers was seen), `covered` says whether
 the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
 process: the best of many in the same rounds is the luckiest. `of_the_best` is how fast the recommended ones are there,
-which is `unsure` by so much (95 %). Four more processes take turns: the workload recorded, as it is, with instant
-storage, and with instant samples. `split_errors` compare the shares of storage and of computing in the waiting that the
+which is `unsure` by so much (95 %). `swept` is what a third of the rounds of the grid, a sweep of 20 s and more, which
+has seen every setting, tells of the other two, and recommends: about as well as anybody can know here who measures for
+no longer. Four more processes take turns: the workload recorded, as it is, with instant storage, and with instant
+samples. `split_errors` compare the shares of storage and of computing in the waiting that the
 recorded one tells with what the other three tell, which is `unsure` by so much (95 %), in points of the waiting
 (`waits` is the share that this is of all time); where the errors are not clear the four go on, in fresh processes, up
 to eight `times`, all of which count. `recording` is how much longer a batch takes while it is recorded than with the
@@ -32,18 +34,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _loading_rounds import RESAMPLES, Times, by_cell, in_turn, json_of, output_of, unsure
+from _loading_rounds import RESAMPLES, by_cell, in_turn, json_of, output_of
 from _loading_splits import split_of
+from _loading_told import Swept, Told, cell_of, chosen_against
 from _loading_workloads import WORKLOADS, Workload, compute
 from _side_by_side import TRACEKIT, Stolen, progress
 from scipy.special import stdtrit
-
-from tracekit.models.loading import MODEL_ERROR
 
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "_loading_workloads.py")]
@@ -51,9 +51,8 @@ SAMPLE = [sys.executable, str(HERE.parent / "samples" / "image_loading.py")]
 SAMPLE_LATENCY, SAMPLE_BANDWIDTH, SAMPLE_BUDGET = 0.005, 20e6, "150s"
 STORE = [sys.executable, str(HERE.parent / "tests" / "slow_storage.py")]
 GRID = {"0:0", *(f"{workers}:{prefetch}" for workers in (1, 2, 4, 8) for prefetch in (1, 2, 8))}
-# A range that is no wider than the error of the model, or little, is a value.
-NARROW = 1.02 * (1 + MODEL_ERROR) ** 2
 PARTS = ["forecasts", "split", "recording"]
+TOLD_BY = ("one_run", "probed", "swept")
 # A grid has more rounds where they are short. Batches of 2 ms took 1.8 to 3.0 ms here from one round to the next, and
 # the median of three rounds, within 15 s, was off by 10 %.
 LEAST_S = 60.0
@@ -105,68 +104,6 @@ def store(folder: str, latency: float, bandwidth: float) -> Iterator[str]:
             server.terminate()
 
 
-@dataclass(frozen=True)
-class Told:
-    """What a report says of the loader with the most batches: its summary, and the settings to have."""
-
-    loader: dict[str, Any]
-    grid: dict[str, dict[str, float]]
-    chosen: str
-    gain: dict[str, float]  # of the workers and batches ahead, and of what else is recommended, each by itself
-
-    @classmethod
-    def by(cls, report: dict[str, Any], workload: Workload) -> "Told":
-        loader = max(report["loaders"], key=lambda each: each["batches"])
-        own = f"loader.{loader['loader']}."
-        advised = {each["name"].removeprefix(own): each for each in report["settings"] if each["name"].startswith(own)}
-        values = {name: each["recommended"] for name, each in advised.items()}
-        grid = {_cell(each["num_workers"], each["prefetch_factor"]): each for each in loader["forecasts"]}
-        chosen = _cell(values.get("num_workers", workload.workers), values.get("prefetch_factor", workload.prefetch))
-        chosen += ":persistent" * ("persistent_workers" in values) + ":unordered" * ("in_order" in values)
-        return cls(loader, grid, chosen, {name: each["gain"]["expected"] for name, each in advised.items()})
-
-    @property
-    def ranges(self) -> list[str]:
-        """The cells of which no value is told, but a range."""
-        return [cell for cell, each in self.grid.items() if each["high_ms"] > each["low_ms"] * NARROW]
-
-    def against(self, rounds_ms: dict[str, Times], now: str) -> dict[str, Any]:
-        """How it compares with what is true: the time per batch of each cell, by round."""
-        true_ms = {cell: float(np.median(times)) for cell, times in rounds_ms.items()}
-        both, ranges = sorted(true_ms.keys() & self.grid.keys()), self.ranges
-        known = [cell for cell in both if cell not in ranges]
-        expected = {cell: self.grid[cell]["expected_ms"] for cell in both}
-        return {
-            "errors": {cell: expected[cell] / true_ms[cell] - 1 for cell in known},
-            "errors_of_gains": {
-                cell: (expected[cell] / self.loader["batch_ms"]) / (true_ms[cell] / true_ms[now]) - 1
-                for cell in known
-                if cell != now
-            },
-            "covered": {
-                cell: self.grid[cell]["low_ms"] <= true_ms[cell] <= self.grid[cell]["high_ms"]
-                for cell in both
-                if cell in ranges
-            },
-            "predicted_ms": {
-                cell: [self.grid[cell][f"{end}_ms"] for end in ("low", "expected", "high")] for cell in both
-            },
-            "error_now": self.loader["error"],
-        }
-
-    def chosen_against(self, rounds: dict[str, Times], now: str, best: str) -> dict[str, Any]:
-        """How fast the recommended settings are, as a share of the best, and times the settings of the run."""
-        ours = rounds[self.chosen][:, 0]
-        of_the_best = rounds[best][:, 0] / ours
-        return {
-            "recommended": self.chosen,
-            "gains": self.gain,
-            "of_the_best": float(np.median(of_the_best)),
-            "unsure": unsure(of_the_best),
-            "of_the_current": float(np.median(rounds[now][:, 0] / ours)),
-        }
-
-
 def measured_undisturbed(name: str, unit: int, rounds: int, parts: list[str]) -> dict[str, Any]:
     """What `measure` finds when little CPU time is stolen, or else at last."""
     for number in range(1, MOST_TRIES + 1):
@@ -182,7 +119,7 @@ def measured_undisturbed(name: str, unit: int, rounds: int, parts: list[str]) ->
 def measure(name: str, unit: int, rounds: int, parts: list[str]) -> dict[str, Any]:
     """What was told of a workload, in parts, and what is true."""
     workload = WORKLOADS[name]
-    now = _cell(workload.workers, workload.prefetch)
+    now = cell_of(workload.workers, workload.prefetch)
     found: dict[str, Any] = {"name": name, "now": now}
     with store_of(workload) as url, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         program = [*PROGRAM, name, "--unit", str(unit), "--store", url]
@@ -205,12 +142,18 @@ def forecasts_of(program: list[str], workload: Workload, now: str, rounds: int, 
     probed = Told.by(json_of([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
     rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
     best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
-    finals = [*program, "--rounds", str(FINAL * rounds), "--grid", ",".join({now, best, told.chosen, probed.chosen})]
+    swept = Swept.by(rounds_ms)
+    chosen = {"one_run": told.chosen, "probed": probed.chosen, "swept": swept.chosen}
+    against = {
+        "one_run": told.against(rounds_ms, now),
+        "probed": probed.against(rounds_ms, now),
+        "swept": swept.against(now),
+    }
+    finals = [*program, "--rounds", str(FINAL * rounds), "--grid", ",".join({now, best, *chosen.values()})]
     final = by_cell(output_of(finals).splitlines())
     return {
         "best": best,
-        "one_run": told.against(rounds_ms, now) | told.chosen_against(final, now, best),
-        "probed": probed.against(rounds_ms, now) | probed.chosen_against(final, now, best),
+        **{by: each | chosen_against(final, chosen[by], now, best) for by, each in against.items()},
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
@@ -257,12 +200,8 @@ def cost_of_recording(program: list[str], now: str, rounds: int, run: str) -> di
     return {"cost": cost, "unsure": float(1.96 * costs.std()), "batch_ms": 1e3 * float(np.median(plain[:, 0]))}
 
 
-def _cell(workers: int, prefetch: int) -> str:
-    return f"{workers}:{prefetch if workers else 0}"
-
-
 def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
-    """Over all workloads, of what was `told` by one run or by a probe too."""
+    """Over all workloads, of what was `told` by one run, by a probe too, or by a sweep."""
     results = [each[told] for each in found]
     errors, of_gains = (
         np.abs([error for each in results for error in each[name].values()]) for name in ("errors", "errors_of_gains")
@@ -295,7 +234,7 @@ def measure_all(names: list[str], rounds: int, parts: list[str], found: list[dic
     for name in names:
         each = measured_undisturbed(name, unit, rounds, parts)
         found.append(each)
-        for told in ("one_run", "probed") if "forecasts" in parts else ():
+        for told in TOLD_BY if "forecasts" in parts else ():
             one = each[told]
             errors = np.abs(list(one["errors"].values()) or [0.0])
             progress(
@@ -314,7 +253,7 @@ def concluded(found: list[dict[str, Any]], parts: list[str]) -> dict[str, Any]:
     """Over all workloads."""
     total: dict[str, Any] = {}
     if "forecasts" in parts:
-        total |= {told: summary(found, told) for told in ("one_run", "probed")}
+        total |= {told: summary(found, told) for told in TOLD_BY}
     if "split" in parts:
         total |= splits_of(found)
     if "recording" in parts:
