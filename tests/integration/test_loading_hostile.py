@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import plain, record, tracekit
+from recording import TRACEKIT, plain, record, run, tracekit
+
+from tracekit.run.reader import Run, open_run
 
 ODD = """
 import functools, pickle, weakref
@@ -111,6 +113,7 @@ def test_settings_that_a_program_sets_over_are_told_as_refused(tmp_path: Path) -
 
 # The processes have numbers of their own, which no process has outside.
 ALONE = 'echo 4000000 > /proc/sys/kernel/ns_last_pid && "$@"'
+WITH_A_FOREIGN_PROC = ["unshare", "--pid", "--fork", "sh", "-c", ALONE, "sh"]
 IN_A_PID_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", ALONE, "sh"]
 LONGER_THAN_A_FLUSH = """
 import time, torch
@@ -127,10 +130,13 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(
+needs_pid_namespaces = pytest.mark.skipif(
     subprocess.run([*IN_A_PID_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
     reason="this machine lets nobody make a PID namespace, or has too few numbers for processes",
 )
+
+
+@needs_pid_namespaces
 def test_workers_whose_numbers_are_unknown_outside_are_seen(tmp_path: Path) -> None:
     """GIVEN a container's PID namespace below the recording, whose processes live for longer than a flush, THEN each is
     one process with the counters of its own, and all that they record is kept."""
@@ -138,14 +144,35 @@ def test_workers_whose_numbers_are_unknown_outside_are_seen(tmp_path: Path) -> N
     program.write_text(LONGER_THAN_A_FLUSH)
     done = record([*IN_A_PID_NAMESPACE, sys.executable, str(program)], tmp_path / "run")
     assert (done.out, done.code) == (f"{sum(range(600))}\n", 0), done.err
-    assert len(done.run.sql("SELECT * FROM batches")) == 300
-    made = done.run.sql("SELECT process, (max(start_ns) - min(start_ns)) / 1e9 AS over_s FROM fetches GROUP BY process")
+    parents = _each_was_seen_to_its_end(done.run)
+    assert parents[0] != parents[1] == parents[2]
+
+
+@needs_pid_namespaces
+def test_all_is_seen_from_a_namespace_that_has_no_proc_of_its_own(tmp_path: Path) -> None:
+    """GIVEN a recording whose /proc shows its processes by other numbers, THEN they are looked for by these; AND what
+    would stop processes refuses, as it would stop others."""
+    program = tmp_path / "slow.py"
+    program.write_text(LONGER_THAN_A_FLUSH)
+    recording = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", sys.executable, str(program)]
+    done = run(*WITH_A_FOREIGN_PROC, *recording)
+    assert (done.stdout, done.returncode) == (f"{sum(range(600))}\n", 0), done.stderr
+    parents = _each_was_seen_to_its_end(open_run(tmp_path / "run"))
+    assert parents[0] == -1 and parents[1] == parents[2] >= 0
+    probing = run(*WITH_A_FOREIGN_PROC, *TRACEKIT, "analyze", "--probe", str(tmp_path / "run"))
+    assert probing.returncode == 2 and "/proc is that of another PID namespace" in probing.stderr
+
+
+def _each_was_seen_to_its_end(recorded: Run) -> list[int]:
+    """Their parents: of the program and its two workers."""
+    assert len(recorded.sql("SELECT * FROM batches")) == 300
+    made = recorded.sql("SELECT process, (max(start_ns) - min(start_ns)) / 1e9 AS over_s FROM fetches GROUP BY process")
     lasts_s = 600 * 0.025 / 2
     assert len(made) == 2 and (made["over_s"] > 0.8 * lasts_s).all()  # where rows are dear some are left out
-    found = done.run.sql(
+    found = recorded.sql(
         "SELECT process, role, pid, parent, processes.duration_ns / 1e9 AS lives_s, count(DISTINCT counter) AS counters"
         " FROM processes LEFT JOIN counters USING (process) WHERE recorded GROUP BY ALL ORDER BY process"
     )
-    assert list(found["role"]) == ["helper", "loader worker 0", "loader worker 1"]
+    assert list(found["role"])[1:] == ["loader worker 0", "loader worker 1"]
     assert (found["pid"] > 4_000_000).all() and (found["lives_s"] > lasts_s).all() and (found["counters"] > 0).all()
-    assert found["parent"].nunique() == 2
+    return list(found["parent"])

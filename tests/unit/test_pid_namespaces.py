@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from spooling import NOBODY
 
-from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, parent_of, shown_as
+from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, shown, shown_as
+from tracekit.record.tree import parent_of
 
 OURS = os.stat("/proc/self/ns/pid").st_ino
 OTHER = OURS + 1
@@ -30,7 +31,15 @@ def test_a_process_is_found_by_its_namespace_and_its_number_there() -> None:
         child.kill()
         child.wait()
     assert shown_as(OwnNumbers(OURS, child.pid, os.getpid())) == NOT_SHOWN
+    assert shown(child.pid) == child.pid  # nobody has looked
     assert parent_of(child.pid) == parent_of(NOBODY) == parent_of(NOT_SHOWN) == NOT_SHOWN
+
+
+def test_where_proc_is_that_of_another_namespace_we_are_looked_for_in_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.record.pid_namespaces.os.readlink", lambda path: str(NOBODY))
+    assert shown(os.getpid()) == os.getpid()  # as the innermost number that it is shown with
+    assert shown(NOBODY) == NOT_SHOWN
+    assert own_numbers({"pid": 5, "parent": 1, "pid_namespace": OURS}) == (OURS, 5, 1)
 
 
 def test_who_cannot_look_finds_nobody_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
-from tracekit.analysis.slower_ranks import Throughout, interval, throughout
+from tracekit.analysis.resampling import interval
+from tracekit.analysis.slower_ranks import Throughout, throughout
 
 # What a rank is late by: a phase of its own, others on its CPU, or all that it computes.
 NOISE, THROUGHOUT = "noise", "all phases"

@@ -17,6 +17,7 @@ import tracekit
 from tracekit.record.launch import program_environment
 from tracekit.record.machine import describe_cpu, gpus, thread_budget
 from tracekit.record.mounts import file_system
+from tracekit.record.pid_namespaces import shown
 from tracekit.run.manifest import CPU
 
 # Loading torch from a cold network file system takes minutes.
@@ -185,7 +186,7 @@ def _try_counters() -> tuple[list[Check], float | None]:
     name = "counters"
     try:
         point = next(iter(importlib.metadata.entry_points(group="tracekit.collectors", name=name)))
-        counters = point.load()(os.getpid(), budget=1.0)
+        counters = point.load()(shown(os.getpid()), budget=1.0)
         try:
             counters.sample(time.time_ns())
             before = counters.cpu_ns

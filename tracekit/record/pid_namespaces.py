@@ -1,11 +1,10 @@
-"""PID namespaces: a process in one of its own, as in a container, has another number for itself than /proc shows us."""
+"""PID namespaces: a process in one of its own, as in a container, has another number for itself than /proc shows us.
+So have we and all below us where /proc is that of the namespace before, which `unshare --pid` leaves mounted."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import psutil
 
 NOT_SHOWN = -1
 
@@ -18,11 +17,25 @@ class OwnNumbers(NamedTuple):
     parent: int
 
 
+def shows_ours() -> bool:
+    """Whether /proc shows the processes of our namespace by the numbers that they have for us."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:  # no /proc, or no numbers in it
+        return True
+
+
+def shown(pid: int) -> int:
+    """Under which number /proc shows a process of our namespace; NOT_SHOWN where it has ended."""
+    return pid if shows_ours() else shown_as(OwnNumbers(_namespace_of("self"), pid, NOT_SHOWN))
+
+
 def own_numbers(facts: dict[str, Any]) -> OwnNumbers | None:
-    """Those of a process that announced itself so; None where it is in our namespace, or has not said in which."""
+    """Those of a process that announced itself so; None where /proc shows it by the same ones, or it has not said in
+    which namespace it is."""
     namespace = facts.get("pid_namespace")
     with suppress(OSError):
-        if isinstance(namespace, int) and namespace not in (0, _namespace_of("self")):
+        if isinstance(namespace, int) and namespace and not (namespace == _namespace_of("self") and shows_ours()):
             return OwnNumbers(namespace, facts["pid"], facts["parent"])
     return None
 
@@ -33,13 +46,6 @@ def shown_as(own: OwnNumbers) -> int:
         for entry in filter(str.isdecimal, os.listdir("/proc")):
             if _calls_itself(entry, own):
                 return int(entry)
-    return NOT_SHOWN
-
-
-def parent_of(pid: int) -> int:
-    """The parent's number in /proc; NOT_SHOWN where there is none."""
-    with suppress(psutil.Error, ValueError):
-        return psutil.Process(pid).ppid()
     return NOT_SHOWN
 
 

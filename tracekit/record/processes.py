@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, parent_of, shown_as
+from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, shown, shown_as
 from tracekit.record.spools import Spool, SpoolFolder
+from tracekit.record.tree import parent_of
 from tracekit.run.folder import process_started
 from tracekit.run.schema import TABLES
 
@@ -56,7 +57,7 @@ class Processes:
         self._lock = threading.Lock()  # one thread meets processes in the tree, another those that announce themselves
         self.all = list(known or [])
         if root_pid is not None and not self.all:
-            self._add(root_pid, os.getpid(), time.perf_counter_ns())
+            self._add(root_pid, shown(os.getpid()), time.perf_counter_ns())
 
     def _add(self, pid: int, parent: int, started: int) -> Process:
         process = Process(len(self.all), pid, parent, started)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tracekit.record.pid_namespaces import shown
+
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT}
 _WATCHED = FORWARDED | {signal.SIGCHLD}
 _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
@@ -64,7 +66,7 @@ class Witness:
     def _pending(self) -> set[int]:
         if self.pid is None:
             return set()
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
+        status = Path(f"/proc/{shown(self.pid)}/status").read_text(encoding="utf-8", errors="replace")
         mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd:")), 0)
         return {number for number in FORWARDED if mask >> (number - 1) & 1}
 

@@ -18,6 +18,7 @@ from tracekit.errors import RunError
 from tracekit.record import signals
 from tracekit.record.launch import find_program, injection_problem, program_environment, spawn
 from tracekit.record.machine import cpus_for, refuse_elsewhere
+from tracekit.record.pid_namespaces import shown
 from tracekit.record.wire import is_in_loop
 from tracekit.run.folder import leave, process_started, take_part
 from tracekit.run.manifest import Manifest, Overhead
@@ -114,7 +115,7 @@ def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, c
         shutil.rmtree(spool, ignore_errors=True)
         leave(run, manifest)
         raise
-    helper = _Recorder(run, spool, manifest, options, collectors, child)
+    helper = _Recorder(run, spool, manifest, options, collectors, shown(child))
     helper.start()
     status = signals.wait_for(child, heard, witness, helper.program_ended)
     # The program has ended: from here on Ctrl-C is for us. What is not finished then can be salvaged.
@@ -219,8 +220,8 @@ def _new_manifest(options: Options, spool: Path) -> Manifest:
         started_ns=time.time_ns(),
         clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
         spool=str(spool),
-        supervisor=os.getpid(),
-        supervisor_started=process_started(os.getpid()) or 0,
+        supervisor=shown(os.getpid()),
+        supervisor_started=process_started(shown(os.getpid())) or 0,
         cpu=describe_cpu(),
         memory=describe_memory(),
         gpus=gpus(),

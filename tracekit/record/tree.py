@@ -1,4 +1,4 @@
-"""The processes below one, as the kernel lists them."""
+"""The processes below one and above it, as the kernel lists them."""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from tracekit.record.pid_namespaces import NOT_SHOWN
 
 
 def descendants(root: int) -> list[tuple[int, int]]:
@@ -24,6 +26,13 @@ def descendants(root: int) -> list[tuple[int, int]]:
             found.append((child, parent))
             parents.append(child)
     return found
+
+
+def parent_of(pid: int) -> int:
+    """The parent's number in /proc; NOT_SHOWN where there is none."""
+    with suppress(psutil.Error, ValueError):
+        return psutil.Process(pid).ppid()
+    return NOT_SHOWN
 
 
 def _children(pid: int) -> Iterator[int]:

@@ -15,6 +15,9 @@ from typing import Protocol
 
 import psutil
 
+from tracekit.errors import TracekitError
+from tracekit.record.pid_namespaces import shows_ours
+
 _PATIENCE_S = 10.0
 # A run that takes some times what another one took, and some more, to come to its loop waits for another one.
 _START_S, _START = 30.0, 3.0
@@ -39,10 +42,15 @@ class Launch(Protocol):
 
 
 class Turns:
-    """A process, with all that it starts, that can be stopped; it is born running."""
+    """A process, with all that it starts, that can be stopped; it is born running.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    Raises TracekitError, before anything is started, where nobody can tell what it starts.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        if not shows_ours():  # numbers there are those of others here
+            raise TracekitError("/proc is that of another PID namespace, so no run can be stopped: mount one of ours")
+        self.process = launch.start()
         self.stops: list[Stop] = []
         self.was_ended = False
 
@@ -115,7 +123,7 @@ def alone(launch: Launch, patience_s: float = math.inf, most_s: float = math.inf
 
     Raises TimeoutError when it does not come to its loop in time.
     """
-    run = Turns(launch.start())
+    run = Turns(launch)
     try:
         if most_s < math.inf:
             _come_to_loop(launch, run, patience_s)
@@ -141,7 +149,7 @@ def take_turns(
     runs: list[Turns] = []
     try:
         for launch in launches:  # not all at once: where each has a thread per CPU, their teams would fight for long
-            run = Turns(launch.start())
+            run = Turns(launch)
             runs.append(run)
             if _come_to_loop(launch, run, patience_s):
                 run.stop()
