@@ -216,6 +216,7 @@ def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
         "ranges": len(covered),
         "covered": float(np.mean(covered)) if covered else None,
         "within_3_percent_of_the_best": sum(each["of_the_best"] >= 0.97 for each in results),
+        "certainly_not": [each["name"] for each in found if each[told]["of_the_best"] + each[told]["unsure"] < 0.97],
         "worse_than_the_current": [each["name"] for each in found if each[told]["of_the_current"] < 0.97],
     }
 
