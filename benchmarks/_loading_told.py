@@ -75,7 +75,7 @@ class Swept:
 
     @classmethod
     def by(cls, rounds_ms: dict[str, Times]) -> "Swept":
-        third = min(map(len, rounds_ms.values())) // 3
+        third = max(min(map(len, rounds_ms.values())) // 3, 1)
         return cls(*({cell: float(np.median(each[part])) for cell, each in rounds_ms.items()}
                      for part in (slice(third), slice(third, None))))  # fmt: skip
 

@@ -285,6 +285,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error("--rounds: at least 2, as some of them are to tell of the others")
     found: list[dict[str, Any]] = []
     total: dict[str, Any] = {"sample": None}
     with suppress(KeyboardInterrupt):

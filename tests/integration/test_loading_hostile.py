@@ -159,8 +159,11 @@ def test_all_is_seen_from_a_namespace_that_has_no_proc_of_its_own(tmp_path: Path
     assert (done.stdout, done.returncode) == (f"{sum(range(600))}\n", 0), done.stderr
     parents = _each_was_seen_to_its_end(open_run(tmp_path / "run"))
     assert parents[0] == -1 and parents[1] == parents[2] >= 0
-    probing = run(*WITH_A_FOREIGN_PROC, *TRACEKIT, "analyze", "--probe", str(tmp_path / "run"))
-    assert probing.returncode == 2 and "/proc is that of another PID namespace" in probing.stderr
+    study = ["study", "loading", "-o", str(tmp_path / "study"), "--", sys.executable, str(program)]
+    for stopping in (["analyze", "--probe", str(tmp_path / "run")], study):
+        done = run(*WITH_A_FOREIGN_PROC, *TRACEKIT, *stopping)
+        assert done.returncode == 2 and "/proc is that of another PID namespace" in done.stderr
+    assert not (tmp_path / "study").exists()
 
 
 def _each_was_seen_to_its_end(recorded: Run) -> list[int]:

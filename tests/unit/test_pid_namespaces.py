@@ -48,3 +48,7 @@ def test_who_cannot_look_finds_nobody_and_goes_on(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("tracekit.record.pid_namespaces.os.listdir", without_descriptors)
     assert shown_as(OwnNumbers(OURS, os.getpid(), os.getppid())) == NOT_SHOWN
+    monkeypatch.setattr("tracekit.record.pid_namespaces.os.readlink", lambda path: str(NOBODY))
+    assert shown(os.getpid()) == NOT_SHOWN
+    monkeypatch.setattr("tracekit.record.pid_namespaces.os.stat", without_descriptors)
+    assert shown(os.getpid()) == NOT_SHOWN

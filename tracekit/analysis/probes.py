@@ -28,7 +28,7 @@ _FEWEST_BATCHES = 4  # of a part
 _LEVEL = 0.95
 # Of the two ways, by turns or by batches, the surer one counts. Where one is surer by no more than chance has it (the F
 # test, 95 %), it may seem so only: then each is told at the level that makes it 95 % for both (Bonferroni). Drawn from
-# normal errors of 4 to 10 parts, 94 to 96 % of what is told so hold, where 95 to 97 % did at that level throughout.
+# normal errors of 4 to 10 parts, 94 to 95 % of what is told so hold, where 95 to 98 % did at that level throughout.
 _LEVEL_OF_EITHER = 1 - (1 - _LEVEL) / 2
 _LOOKS = 2  # of a probe in turns at most; of whole runs there are more rounds
 _SUREST = 1e-6  # of a logarithm: parts that are all alike tell no error

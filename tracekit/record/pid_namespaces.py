@@ -27,7 +27,11 @@ def shows_ours() -> bool:
 
 def shown(pid: int) -> int:
     """Under which number /proc shows a process of our namespace; NOT_SHOWN where it has ended."""
-    return pid if shows_ours() else shown_as(OwnNumbers(_namespace_of("self"), pid, NOT_SHOWN))
+    if shows_ours():
+        return pid
+    with suppress(OSError):  # who may not ask for our namespace finds nobody in it
+        return shown_as(OwnNumbers(_namespace_of("self"), pid, NOT_SHOWN))
+    return NOT_SHOWN
 
 
 def own_numbers(facts: dict[str, Any]) -> OwnNumbers | None:

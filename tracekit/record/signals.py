@@ -66,7 +66,10 @@ class Witness:
     def _pending(self) -> set[int]:
         if self.pid is None:
             return set()
-        status = Path(f"/proc/{shown(self.pid)}/status").read_text(encoding="utf-8", errors="replace")
+        try:
+            status = Path(f"/proc/{shown(self.pid)}/status").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it is not shown: as without it
+            return set()
         mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd:")), 0)
         return {number for number in FORWARDED if mask >> (number - 1) & 1}
 

@@ -32,7 +32,7 @@ from tracekit.run.reader import Run
 from tracekit.settings.catalogue import Value
 from tracekit.settings.file import Entry, write_settings
 from tracekit.study.recording import Recording, StudyError
-from tracekit.study.turns import Turns, alone, patience, take_turns
+from tracekit.study.turns import Turns, alone, patience, refuse_foreign_numbers, take_turns
 
 # All turns of all: more would tell more, and be more than a look.
 _LASTS_S = 10.0
@@ -82,6 +82,7 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     if not most:
         why = "; ".join(f"{loader}: {reason}" for loader, reason in reasons.items()) or "no loader was seen"
         raise StudyError(f"{run.path}: there is nothing to probe: {why}")
+    refuse_foreign_numbers()
     clear_probe(run.path)
     window = steps.window(steps.main) if steps.main is not None else None
     began_s = (window[0] - run.manifest.started_ns) / 1e9 if window else 0.0

@@ -21,7 +21,7 @@ from tracekit.settings.inside import ENDED_EXPLORATION, is_refusal
 from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
 from tracekit.study.recording import Recording, StudyError
 from tracekit.study.switchback import in_turn
-from tracekit.study.turns import Turns, alone, patience, take_turns
+from tracekit.study.turns import Turns, alone, patience, refuse_foreign_numbers, take_turns
 
 _NS_TO_MS = 1e-6
 _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"]
@@ -64,7 +64,8 @@ class StudyRuns:
 
     @classmethod
     def create(cls, folder: Path, command: list[str], say: Callable[[str], None]) -> "StudyRuns":
-        """Make the folder. Raises RunError when it is taken or cannot be made."""
+        """Make the folder. Raises TracekitError when it is taken or cannot be made, or runs cannot be stopped here."""
+        refuse_foreign_numbers()
         create_study(folder)
         for name in ("runs", "output", "conditions"):
             (folder / name).mkdir()

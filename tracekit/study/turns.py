@@ -32,6 +32,15 @@ def patience(usual_s: float) -> float:
     return _START_S + _START * usual_s
 
 
+def refuse_foreign_numbers() -> None:
+    """Raises TracekitError where /proc shows others by the numbers that processes have here: they would be stopped."""
+    if not shows_ours():
+        raise TracekitError(
+            "/proc is that of another PID namespace, so no run can be stopped here: start tracekit with one of its own,"
+            " as `unshare --pid --fork --mount-proc` does"
+        )
+
+
 class Launch(Protocol):
     """A process that is to be."""
 
@@ -42,15 +51,10 @@ class Launch(Protocol):
 
 
 class Turns:
-    """A process, with all that it starts, that can be stopped; it is born running.
+    """A process, with all that it starts, that can be stopped; it is born running."""
 
-    Raises TracekitError, before anything is started, where nobody can tell what it starts.
-    """
-
-    def __init__(self, launch: Launch) -> None:
-        if not shows_ours():  # numbers there are those of others here
-            raise TracekitError("/proc is that of another PID namespace, so no run can be stopped: mount one of ours")
-        self.process = launch.start()
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
         self.stops: list[Stop] = []
         self.was_ended = False
 
@@ -123,7 +127,7 @@ def alone(launch: Launch, patience_s: float = math.inf, most_s: float = math.inf
 
     Raises TimeoutError when it does not come to its loop in time.
     """
-    run = Turns(launch)
+    run = Turns(launch.start())
     try:
         if most_s < math.inf:
             _come_to_loop(launch, run, patience_s)
@@ -149,7 +153,7 @@ def take_turns(
     runs: list[Turns] = []
     try:
         for launch in launches:  # not all at once: where each has a thread per CPU, their teams would fight for long
-            run = Turns(launch)
+            run = Turns(launch.start())
             runs.append(run)
             if _come_to_loop(launch, run, patience_s):
                 run.stop()
