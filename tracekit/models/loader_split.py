@@ -8,8 +8,6 @@ from scipy.optimize import brentq
 
 from tracekit.analysis.loading import LoaderCosts, Seconds
 from tracekit.models.loader_epochs import (
-    START_S,
-    STOP_S,
     TOGETHER,
     are_first,
     as_crowded,
@@ -115,11 +113,12 @@ def _cold(costs: LoaderCosts, share_read: float) -> tuple[Seconds, Seconds]:
 
 def _given_back_s(costs: LoaderCosts) -> float:
     """How much longer ending the workers takes for what they have computed, s: the memory that samples came to need is
-    given back. To end one that has made none takes as much less than to fork it as STOP_S is less than START_S: the one
-    copies the pages of the program, and the other gives them back. 0 where workers are not forked."""
+    given back. To end one that has made none takes about as long as to fork it: the one copies the pages of the
+    program, and the other gives them back (1.0, 1.2 and 1.2 times as long, where "huge samples", "memory-limited" and
+    "two loaders" of `benchmarks/loading.py` had instant samples). 0 where workers are not forked."""
     if costs.settings.start_method not in ("", "fork") or not costs.start:
         return 0.0
-    usual = min(costs.stop, costs.start * STOP_S / START_S)
+    usual = min(costs.stop, costs.start)
     workers = costs.settings.num_workers
     return stops_s(costs, workers) - stops_s(replace(costs, stop=usual), workers)
 
