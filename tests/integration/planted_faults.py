@@ -1,10 +1,11 @@
-"""A program's `sitecustomize`: breaks the collector that PLANTED_FAULT names as "<collector>:install" or ":event"."""
+"""A program's `sitecustomize`: breaks the collectors that PLANTED_FAULT names as "one,another:install" or ":event"."""
 
 import os
+from functools import partial
 
 import wrapt
 
-collector, _, when = os.environ["PLANTED_FAULT"].partition(":")
+collectors, _, when = os.environ["PLANTED_FAULT"].partition(":")
 
 
 def boom(*args, **kwargs):
@@ -32,7 +33,7 @@ class BrokenAgent:
         return getattr(self.agent, name)
 
 
-def plant(module):
+def plant(collector, module):
     kind = getattr(module, collector.capitalize())
     if collector == "counters":
         setattr(kind, "__init__" if when == "install" else "sample", boom)
@@ -45,4 +46,5 @@ def plant(module):
         kind.install = lambda self, agent: install(self, BrokenAgent(agent))
 
 
-wrapt.register_post_import_hook(plant, f"tracekit.collectors.{collector}")
+for each in collectors.split(","):
+    wrapt.register_post_import_hook(partial(plant, each), f"tracekit.collectors.{each}")

@@ -151,33 +151,39 @@ def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
     assert "LOST" in done.stderr or "records" in done.stderr or "not captured" in done.stderr
 
 
-COLLECTORS = ["steps", "layers", "operators", "loading", "collectives", "conditions", "counters", "garbage"]
+OF_A_LOOP = ["steps", "layers", "loading", "conditions", "counters"]
+COLLECTORS = [*OF_A_LOOP, "operators", "collectives", "garbage"]  # operators are looked at where there are steps
 IN_PROGRAM_AND_BESIDE = ("layers", "counters")  # all collectors of either are installed by the same lines
 
 
 @pytest.mark.parametrize(
-    ("collector", "when"),
+    ("faulty", "when"),
     [
-        *((each, "event") for each in COLLECTORS),
+        (["operators"], "event"),
+        (["collectives"], "event"),
+        (["garbage"], "event"),
+        (OF_A_LOOP, "event"),
+        *(pytest.param([each], "event", marks=pytest.mark.long) for each in OF_A_LOOP),
         *(
-            pytest.param(each, "install", marks=[pytest.mark.long] * (each not in IN_PROGRAM_AND_BESIDE))
+            pytest.param([each], "install", marks=[pytest.mark.long] * (each not in IN_PROGRAM_AND_BESIDE))
             for each in COLLECTORS
         ),
     ],
 )
-def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp_path: Path) -> None:
-    """GIVEN a collector with a fault in its start or in all it does THEN the program ends as ever and it is named."""
-    program = [sys.executable, str(PROGRAMS / ("ddp.py" if collector == "collectives" else "loader.py"))]
-    if collector == "garbage":
+def test_collectors_that_fail_switch_themselves_off(faulty: list[str], when: str, tmp_path: Path) -> None:
+    """GIVEN collectors with a fault in their start or in all they do THEN the program ends as ever, and each is named
+    and no other."""
+    program = [sys.executable, str(PROGRAMS / ("ddp.py" if faulty == ["collectives"] else "loader.py"))]
+    if faulty == ["garbage"]:
         program[1:] = ["-c", "import gc, torch; gc.collect()"]
-    elif collector == "collectives":
+    elif faulty == ["collectives"]:
         program[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     else:
         program.append("none")
     plugin = tmp_path / "plugin"
     plugin.mkdir()
     shutil.copy(Path(__file__).parent / "planted_faults.py", plugin / "sitecustomize.py")
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(plugin), "PLANTED_FAULT": f"{collector}:{when}"}
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(plugin), "PLANTED_FAULT": f"{','.join(faulty)}:{when}"}
 
     arguments = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", *program]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=120)
@@ -185,7 +191,8 @@ def test_collector_that_fails_switches_itself_off(collector: str, when: str, tmp
 
     assert (done.returncode, done.stdout) == (without.returncode, without.stdout), done.stderr
     notes = [note for note in open_run(tmp_path / "run").missing if "planted" in note.why]
-    assert notes and all(collector in note.what for note in notes)
+    named = [[each for each in COLLECTORS if each in note.what] for note in notes]
+    assert all(named) and {each for names in named for each in names} == set(faulty)
 
 
 def test_a_job_that_stands_back_is_recorded_and_stands_back(tmp_path: Path) -> None:

@@ -142,8 +142,15 @@ def assert_same(split: SplitRNN, module: nn.RNNBase, is_packed: bool, leaves: li
     assert all(map(torch.equal, map(bits, parts), map(bits, whole)))
 
 
-@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "is_packed"),
+    [
+        pytest.param(torch.float32, False, id="float32-padded"),
+        pytest.param(torch.float32, True, id="float32-packed", marks=pytest.mark.long),
+        pytest.param(torch.float64, False, id="float64-padded", marks=pytest.mark.long),
+        pytest.param(torch.float64, True, id="float64-packed"),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits(split: SplitRNN, kind: str, dtype: torch.dtype, is_packed: bool) -> None:
     booleans = (False, True)
