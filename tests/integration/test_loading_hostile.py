@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from recording import TRACEKIT, plain, record, run, tracekit
 
+from tracekit.advice import analyze
 from tracekit.run.reader import Run, open_run
 
 ODD = """
@@ -86,6 +87,26 @@ def test_a_daemon_gets_no_workers(tmp_path: Path) -> None:
     applied = tracekit("apply", str(settings), "--", sys.executable, str(program))
     assert (applied.stdout, applied.returncode) == (alone.stdout, 0), applied.stderr
     assert "daemon of multiprocessing" in applied.stderr
+
+
+ENDS_AT_ONCE = """
+import os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+batch, = next(iter(DataLoader(TensorDataset(torch.arange(240.0)), 4, num_workers=2)))
+print(float(batch.sum()), flush=True)
+os._exit(7)
+"""
+
+
+def test_a_loader_of_which_only_batches_are_left_gets_no_settings(tmp_path: Path) -> None:
+    """GIVEN a program that is gone before its loader's settings are kept THEN none are advised, and that is said."""
+    recorded = record([sys.executable, "-c", ENDS_AT_ONCE], tmp_path / "run")
+    report = analyze(recorded.run)
+    assert recorded.code == 7 and [each.batches for each in report.loaders] == [1]
+    assert not [each for each in report.settings if each.name.startswith("loader.")]
+    assert "was not seen as it was made" in report.advice
 
 
 SETS_LATER = """

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from recording import TRACEKIT
 
 from tracekit.run.reader import open_run
-from tracekit.study.turns import alone, take_turns
+from tracekit.study.turns import Launch, alone, take_turns
 
 # Notes the time again and again, in a child of its own, which a stop must reach too.
 NOTES = """
@@ -165,6 +166,41 @@ def test_none_outlives_a_failure() -> None:
         take_turns([*launches, Interrupted([])], [0.1] * 3)
 
     assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
+
+
+class Hangs:
+    """A program that hears of its end and goes on, with a child that does as well."""
+
+    def start(self) -> subprocess.Popen[bytes]:
+        words = ["sh", "-c", "trap '' TERM; sleep 303 & while true; do sleep 0.05; done"]
+        return subprocess.Popen(words, process_group=0)
+
+    def in_loop(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "go", [lambda run: alone(run, most_s=0.3), lambda run: take_turns([run] * 2, [0.1] * 2, most_s=0.3)]
+)
+def test_none_outlives_who_does_not_wait_for_its_end(go: Callable[[Launch], object]) -> None:
+    """GIVEN somebody who interrupts us while we wait for a program that does not end THEN it is killed."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2.0)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            go(Hangs())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - began < 8  # it has ten seconds to end
+    deadline = time.monotonic() + 5
+    while left := [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "303"]]:
+        assert time.monotonic() < deadline, left
 
 
 def test_one_that_waits_for_another_is_given_up() -> None:

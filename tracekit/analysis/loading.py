@@ -200,7 +200,7 @@ def _costs(
     if unlike.mean() < _MOST_UNLIKE:
         gap[unlike] = np.median(gap[~unlike])
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
-    settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1))
+    settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1, made=0))
     made_late = np.where(known & ~itself, late, np.nan)
     handed = handover(batches, made_late, first, cpus, crowding.share_delayed, settings.storages)
     by_workers = int(np.count_nonzero(~itself))

@@ -73,7 +73,7 @@ def split(costs: LoaderCosts) -> Split | None:
         left[name] = left["cpu"] + (left[name] - left["cpu"]) * part
     waits = [float(each) for each in left.values()]
     names = [name for name in left if name]
-    shares = dict(zip(names, (-np.diff(waits) / waits[0]).tolist(), strict=True))
+    shares = dict(zip(names, (-np.diff(waits) / waits[0] + 0.0).tolist(), strict=True))
     order, slowed = max(float(order), 0.0) * part / waits[0], float(left["cpu"] - faster) / waits[0]
     return Split(**shares, startup=waits[-1] / waits[0], order=order, slowed=slowed)
 

@@ -238,7 +238,7 @@ class _Probing:
 
     def _again_and_again(self, others: list[Cells]) -> bool:
         """Each to its end, one after the other. Every second round goes backwards, so that steady drift cancels. False
-        where too few rounds fit into the time."""
+        where too few rounds fit into the time, as far as is known, or as the first run that was to end shows."""
         others, rounds = self._rounds(others)
         if not rounds:
             return False
@@ -247,7 +247,13 @@ class _Probing:
             for number in range(rounds):
                 launches = [self._launch(cells, Path(scratch)) for cells in ({}, *others)]
                 order = range(len(launches))[:: -1 if number % 2 else 1]
-                turns = {each: self._to_its_end(launches[each], others) for each in order}
+                turns: dict[int, Turns] = {}
+                for each in order:
+                    turns[each] = self._to_its_end(launches[each], others)
+                    if turns[each].was_ended:
+                        self._say("it takes longer than it did, and does not end in time to be run again and again")
+                        self._sittings.clear()
+                        return False
                 self._sittings.append(_probed(launches, [turns[each] for each in range(len(launches))]))
         save_sittings(self._run.path, self._sittings)
         return True

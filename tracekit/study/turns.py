@@ -102,6 +102,11 @@ class Turns:
         # we looked has another parent now, but is in the group.
         _end_all([*tree, *self._group()])
 
+    def kill(self) -> None:
+        """End it with all that it has started, at once."""
+        for each in {*self._tree(), *self._group()}:
+            _send(each.kill)
+
     def _resume(self, tree: list[psutil.Process]) -> None:
         """Let all of it go on, if it is stopped."""
         for each in tree:
@@ -134,7 +139,7 @@ def alone(launch: Launch, patience_s: float = math.inf, most_s: float = math.inf
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.process.wait(most_s if most_s < math.inf else None)
     finally:
-        run.end()
+        _end([run])
     return run
 
 
@@ -165,9 +170,19 @@ def take_turns(
                 run.has_turn(turn_s)
             order = [each for each in order if each[0].process.poll() is None]
     finally:
+        _end(runs)
+    return runs
+
+
+def _end(runs: Sequence[Turns]) -> None:
+    """End all of them, and at once where somebody does not wait for that."""
+    try:
         for run in runs:
             run.end()
-    return runs
+    except BaseException:
+        for run in runs:
+            run.kill()
+        raise
 
 
 def _come_to_loop(launch: Launch, run: Turns, patience_s: float) -> bool:
