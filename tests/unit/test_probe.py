@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
+from tracekit.advice.loading import _what_was_seen
 from tracekit.analysis.probes import _by_ways, _count_of, _mean, _Parts, _ratio, probes
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.cli.main import main
@@ -94,7 +95,8 @@ def test_settings_are_compared_in_the_turns_they_had_side_by_side(tmp_path: Path
 def test_two_other_settings_are_both_compared_with_those_of_the_run(tmp_path: Path) -> None:
     """GIVEN 4 workers with which a batch takes half as long, and 2 with three quarters THEN both are seen."""
     paces = (0, [8.0] * TURNS), (4, [4.0] * TURNS), (2, [6.0] * TURNS)
-    found = probes(open_run(with_probe(tmp_path / "run", *paces)))["loader"]
+    run = open_run(with_probe(tmp_path / "run", *paces))
+    found = probes(run)["loader"]
     assert [(each.workers, round(each.ratio, 1)) for each in found.seen] == [(4, 0.5), (2, 0.8)]
 
 
@@ -282,6 +284,15 @@ def test_a_probe_tries_the_best_the_hoped_for_and_the_most_and_fewest_that_are_a
     sure = {0: (50.0, 50.0), 4: (10.0, 10.0), 8: (12.0, 12.0)}
     assert contenders([summary(sure)], {"loader": (16, 2)}) == [{"loader": (4, 2)}]
     assert contenders([summary(sure, workers=4)], {"loader": (16, 2)}) == []
+
+
+def test_what_a_probe_has_seen_is_told_beside_the_program_as_it_is() -> None:
+    loader = summary({0: (10, 10), 2: (4, 6), 4: (8, 12)})
+    assert _what_was_seen(loader) == ""
+    for each in loader.forecasts:
+        each.seen = each.num_workers in (0, 4)
+    told = _what_was_seen(loader)
+    assert "0.20 times as long (0.16 to 0.24) with 4 workers" in told and told.count("times") == 1
 
 
 def test_a_number_between_the_best_and_the_most_is_tried() -> None:

@@ -109,12 +109,13 @@ def test_what_goes_together_has_one_gain(tmp_path: Path) -> None:
     report = analyze(open_run(training_run(tmp_path / "run", steps=20)))
     gain, other = Gain(0.2, 0.32, 0.4), Gain(0.02, 0.05, 0.08)
     report.settings = [
-        Setting("loader.x.num_workers", 0, 4, gain, "model", "identical", "both", "run it"),
+        Setting("loader.x.num_workers", 0, 4, gain, "model", "order", "both", "run it"),
         Setting("loader.x.prefetch_factor", None, 2, gain, "model", "identical", "both", "run it"),
         Setting("loader.x.persistent_workers", False, True, other, "model", "identical", "starts", "run it"),
     ]
     told = " ".join(text_report(report).split())
     assert "num_workers: 4 instead of 0; loader.x.prefetch_factor: 2, not set before, together save 32% of a" in told
+    assert "effect on results: order (num_workers), identical (prefetch_factor). both" in told
     assert told.count("32%") == 1 and "persistent_workers: True instead of False, saves 5% of a step" in told
 
 

@@ -89,6 +89,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         further = teams_in_workers(costs), workers_that_import(summary, costs)
         report.findings += [each for each in further if each]
         made, why = _advise(run, report, costs, summary, loop)
+        why += _what_was_seen(summary)
         if probe is not None and (apart := storage_apart(costs, probe)):
             why += (
                 f" Its probe tells little: for what it waited for, a batch took {np.exp(apart):.2g} times as long to"
@@ -261,6 +262,18 @@ def _further(
             values_of_it = {name + setting: value}
             found += settings_of(summary, run.manifest.loaders, values_of_it, gain, "model", why, _apply(report))
     return found
+
+
+def _what_was_seen(summary: LoaderSummary) -> str:
+    """How long batches took in a probe, in words."""
+    now = summary.num_workers, summary.prefetch_factor
+    seen = [each for each in summary.forecasts if each.seen and (each.num_workers, each.prefetch_factor) != now]
+    ratios = [
+        f"{each.expected_ms / summary.batch_ms:.2f} times as long ({each.low_ms / summary.batch_ms:.2f} to"
+        f" {each.high_ms / summary.batch_ms:.2f}) with {in_words(each.num_workers, each.prefetch_factor)}"
+        for each in sorted(seen, key=attrgetter("expected_ms"))
+    ]
+    return f" As its probe saw, a batch takes {', '.join(ratios)}." if ratios else ""
 
 
 def _recommended(made: list[Setting], summary: LoaderSummary) -> tuple[int, int]:

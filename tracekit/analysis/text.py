@@ -334,9 +334,7 @@ def _counters(report: Report) -> Lines:
 
 def _amount(counter: CounterSummary) -> str:
     divisor, unit = _UNITS.get(counter.unit, (1.0, counter.unit))
-    if not unit:
-        return f"{counter.value:,.0f}"
-    return f"{counter.value / divisor:.4g} {unit}".rstrip()
+    return f"{counter.value / divisor:.4g} {unit}".rstrip() if unit else f"{counter.value:,.0f}"
 
 
 def _phase_cells(counter: CounterSummary) -> list[str]:
@@ -353,12 +351,14 @@ def _missing(report: Report) -> Lines:
 def _advice(report: Report) -> Lines:
     lines = ["ADVICE"]
     # What goes together has one gain, that of all of it.
-    for _, together in groupby(report.settings, lambda each: (each.gain, each.basis, each.effect, each.why)):
-        setting, *others = together
-        gain, saves = setting.gain, "together save" if others else "saves"
-        changes = "; ".join(f"{each.name}: {_change(each)}" for each in (setting, *others))
+    for (gain, basis, why), each_of_them in groupby(report.settings, lambda each: (each.gain, each.basis, each.why)):
+        together = list(each_of_them)
+        saves, effects = "together save" if len(together) > 1 else "saves", {each.effect for each in together}
+        changes = "; ".join(f"{each.name}: {_change(each)}" for each in together)
         lines += _wrapped(f"{changes}, {saves} {gain.expected:.0%} of a step ({gain.low:.0%} to {gain.high:.0%})")
-        lines += _wrapped(f"basis: {setting.basis}; effect on results: {setting.effect}. {visible(setting.why)}")
+        of_each = ", ".join(f"{each.effect} ({each.name.rpartition('.')[2]})" for each in together)
+        effect = of_each if len(effects) > 1 else effects.pop()
+        lines += _wrapped(f"basis: {basis}; effect on results: {effect}. {visible(why)}")
     lines += _wrapped(visible(report.advice)) if report.advice else []
     following = report.settings[0].apply if report.settings else shell_line(["tracekit", "dashboard", report.path])
     return [*lines, "", f"next: {visible(following)}"]
