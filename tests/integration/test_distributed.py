@@ -105,7 +105,7 @@ def test_how_models_are_wrapped_is_in_the_manifest(both: tuple[str, Recorded]) -
 @pytest.mark.parametrize(
     ("phase", "late", "more"),
     [
-        ("loading", "0", ["--norm"]),
+        pytest.param("loading", "0", ["--norm"], marks=pytest.mark.long),
         ("backward", "turns", []),
         pytest.param("backward", "1", [], marks=pytest.mark.long),
         pytest.param("communication", "1", [], marks=pytest.mark.long),

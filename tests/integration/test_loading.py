@@ -152,7 +152,7 @@ def test_workers_of_short_epochs_are_looked_at_no_more_than_recording_may_cost(t
     assert done.run.table("fetches")["process"].nunique() == 30 and 4 <= looked_at <= 15
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_what_workers_and_samplers_fork_is_no_worker(workers: int, tmp_path: Path) -> None:
     """GIVEN a sampler and a sample that each fork a helper, and samples read past `open` WHEN recorded THEN the program
     prints the same, just the workers are called so, and that their reads are missing is said."""
@@ -210,7 +210,7 @@ if __name__ == "__main__":
     [
         (0, "", "fork"),
         (2, "", "fork"),
-        (2, "persistent", "fork"),
+        pytest.param(2, "persistent", "fork", marks=pytest.mark.long),
         (2, "", "spawn"),
         pytest.param(2, "persistent", "forkserver", marks=pytest.mark.long),
     ],
@@ -292,7 +292,7 @@ if __name__ == "__main__":
     subprocess.run([*WITHOUT_SHARED_MEMORY, "true"], capture_output=True, check=False).returncode != 0,
     reason="this machine lets nobody mount anything over /dev/shm",
 )
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_without_shared_memory_a_loader_does_as_without_us(workers: int, tmp_path: Path) -> None:
     """GIVEN a /dev/shm that holds no batch WHEN recorded THEN what works without workers works, workers fail as ever,
     and none is recommended."""
