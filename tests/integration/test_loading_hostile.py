@@ -109,6 +109,34 @@ def test_a_loader_of_which_only_batches_are_left_gets_no_settings(tmp_path: Path
     assert "was not seen as it was made" in report.advice
 
 
+ODD_SETTINGS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+numbers = TensorDataset(torch.arange(240.0))
+many = DataLoader(numbers, 4, num_workers=1, prefetch_factor=10_000_000)
+loader = DataLoader(numbers, 4)
+print(*(sum(float(batch.sum()) for batch, in each) for each in (many, loader)))
+loader.num_workers = -3
+try:
+    iter(loader)
+except AssertionError:
+    print("no such number")
+"""
+
+
+def test_settings_that_hardly_any_loader_has_are_kept(tmp_path: Path) -> None:
+    """GIVEN a loader with more batches ahead than there are, and one whose workers are set to less than none WHEN
+    recorded and explained THEN all is as without us, and what both were told to have is known."""
+    program = tmp_path / "program.py"
+    program.write_text(ODD_SETTINGS)
+    recorded = record([sys.executable, str(program)], tmp_path / "run")
+    assert (recorded.out, recorded.code) == (plain([sys.executable, str(program)]).stdout, 0), recorded.err
+    told = {(each.num_workers, each.prefetch_factor) for each in recorded.run.manifest.loaders.values()}
+    assert told == {(1, 10_000_000), (-3, None)}
+    assert tracekit("analyze", str(tmp_path / "run")).returncode == 0
+
+
 SETS_LATER = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

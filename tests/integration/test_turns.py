@@ -136,19 +136,10 @@ def test_when_the_time_is_up_all_are_ended_with_what_they_have_started() -> None
     assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "302"]]
 
 
-class Startles:
-    """A program that starts another one as it is told to end: nobody's child a moment later."""
-
-    def start(self) -> subprocess.Popen[bytes]:
-        words = ["sh", "-c", "trap 'sleep 301 & sleep 0.2; exit' TERM; while true; do sleep 0.05; done"]
-        return subprocess.Popen(words, process_group=0)
-
-    def in_loop(self) -> bool:
-        return True
-
-
 def test_what_was_started_as_it_ended_is_ended_too() -> None:
-    take_turns([Startles()], [0.2], most_s=0.5)
+    """GIVEN a program that starts another one as it is told to end, nobody's child a moment later THEN none is left."""
+    startles = ["sh", "-c", "trap 'sleep 301 & sleep 0.2; exit' TERM; while true; do sleep 0.05; done"]
+    take_turns([Starts(startles)], [0.2], most_s=0.5)
 
     assert not [each for each in psutil.process_iter() if _words_of(each) == ["sleep", "301"]]
 
@@ -168,22 +159,13 @@ def test_none_outlives_a_failure() -> None:
     assert [launch.process.poll() for launch in launches] == [-signal.SIGTERM] * 2
 
 
-class Hangs:
-    """A program that hears of its end and goes on, with a child that does as well."""
-
-    def start(self) -> subprocess.Popen[bytes]:
-        words = ["sh", "-c", "trap '' TERM; sleep 303 & while true; do sleep 0.05; done"]
-        return subprocess.Popen(words, process_group=0)
-
-    def in_loop(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
-    "go", [lambda run: alone(run, most_s=0.3), lambda run: take_turns([run] * 2, [0.1] * 2, most_s=0.3)]
+    "go", [lambda run: alone(run, most_s=0.3), lambda run: take_turns([run, run], [0.1, 0.1], most_s=0.3)]
 )
 def test_none_outlives_who_does_not_wait_for_its_end(go: Callable[[Launch], object]) -> None:
-    """GIVEN somebody who interrupts us while we wait for a program that does not end THEN it is killed."""
+    """GIVEN somebody who interrupts us while we wait for a program that hears of its end and goes on, as its child does
+    THEN both are killed."""
+    hangs = Starts(["sh", "-c", "trap '' TERM; sleep 303 & while true; do sleep 0.05; done"])
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -193,7 +175,7 @@ def test_none_outlives_who_does_not_wait_for_its_end(go: Callable[[Launch], obje
         signal.setitimer(signal.ITIMER_REAL, 2.0)
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            go(Hangs())
+            go(hangs)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -352,3 +352,15 @@ def test_what_putting_samples_together_takes_is_told_by_the_batches_that_were_lo
         tape.gap(USE_MS)
     found = costs(tmp_path / "run", tape).collating
     assert found == (pytest.approx(0.4, rel=1e-3) if looked_at else None)
+
+
+@pytest.mark.parametrize("told", [Loader(num_workers=-3), Loader(num_workers=10**12), Loader(prefetch_factor=-1)])
+def test_a_loader_that_is_told_to_have_what_none_has_is_advised_nothing(told: Loader, tmp_path: Path) -> None:
+    tape = Tape(process=0, role="main")
+    for index in range(BATCHES):
+        batch(tape, index)
+    run = open_run(make_run(tmp_path / "run", [tape], manifest=make_manifest(cpus=4, loaders={"loader": told})))
+    (found,) = loader_costs(run, find_steps(run))
+    report = analyze(run)
+    assert found.settings.num_workers == 0 and found.settings.varied
+    assert not report.settings and "loader was made with other settings" in report.advice

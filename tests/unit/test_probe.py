@@ -264,7 +264,7 @@ def test_a_program_that_takes_longer_than_it_did_is_not_run_again_and_again(
 
     monkeypatch.setattr("tracekit.study.probe.alone", ended)
     probe(run, said.append)
-    assert len(ran) == 2 and any("takes longer than it did" in each for each in said)
+    assert len(ran) == 2 and any("after 10 s it is not through" in each for each in said)
     assert [len(each) for each in load_sittings(run.path)] == [1]
 
 
@@ -292,7 +292,7 @@ def test_what_a_probe_has_seen_is_told_beside_the_program_as_it_is() -> None:
     for each in loader.forecasts:
         each.seen = each.num_workers in (0, 4)
     told = _what_was_seen(loader)
-    assert "0.20 times as long (0.16 to 0.24) with 4 workers" in told and told.count("times") == 1
+    assert "0.20 times as long as now (0.16 to 0.24) with 4 workers" in told and told.count("times") == 1
 
 
 def test_a_number_between_the_best_and_the_most_is_tried() -> None:

@@ -97,8 +97,7 @@ def test_newer_schema_is_refused_whatever_it_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"run": "\xff"}', b'{"schema": "x"}', b'{"command": 3}', b"\xff\xfe{"]
-    + [b'{"loaders": {"a": {"num_workers": %d}}}' % workers for workers in (-3, 10**12)],
+    [b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"run": "\xff"}', b'{"schema": "x"}', b'{"command": 3}', b"\xff\xfe{"],
 )
 def test_what_is_no_manifest_is_said_in_one_line(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.json"

@@ -265,15 +265,15 @@ def _further(
 
 
 def _what_was_seen(summary: LoaderSummary) -> str:
-    """How long batches took in a probe, in words."""
+    """How long batches take with the settings of a probe, in words."""
     now = summary.num_workers, summary.prefetch_factor
     seen = [each for each in summary.forecasts if each.seen and (each.num_workers, each.prefetch_factor) != now]
     ratios = [
-        f"{each.expected_ms / summary.batch_ms:.2f} times as long ({each.low_ms / summary.batch_ms:.2f} to"
-        f" {each.high_ms / summary.batch_ms:.2f}) with {in_words(each.num_workers, each.prefetch_factor)}"
+        f"{each.expected_ms / summary.batch_ms:.2f} times as long as now ({each.low_ms / summary.batch_ms:.2f}"
+        f" to {each.high_ms / summary.batch_ms:.2f}) with {in_words(each.num_workers, each.prefetch_factor)}"
         for each in sorted(seen, key=attrgetter("expected_ms"))
     ]
-    return f" As its probe saw, a batch takes {', '.join(ratios)}." if ratios else ""
+    return f" By its probe and the replay, a batch takes {', '.join(ratios)}." if ratios else ""
 
 
 def _recommended(made: list[Setting], summary: LoaderSummary) -> tuple[int, int]:

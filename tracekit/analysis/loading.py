@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ _SEEN_SHARE = 0.05
 # Where profiler windows are so much of a run, what is unlike them is not typical of it.
 _MOST_UNLIKE = 0.5
 _MOSTLY = 0.5  # more often than not
+_MOST_WORKERS = 1 << 15  # more processes no Linux lets anybody have unless it is told to
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def _costs(
     if unlike.mean() < _MOST_UNLIKE:
         gap[unlike] = np.median(gap[~unlike])
     crowding = Crowding.of(increases, process, union(asked[first], received[last]))
-    settings = run.manifest.loaders.get(loader, Loader(num_workers=int(batches["worker"].max()) + 1, made=0))
+    settings = _settings(run.manifest.loaders.get(loader), int(batches["worker"].max()) + 1)
     made_late = np.where(known & ~itself, late, np.nan)
     handed = handover(batches, made_late, first, cpus, crowding.share_delayed, settings.storages)
     by_workers = int(np.count_nonzero(~itself))
@@ -341,6 +343,16 @@ def _slowdown_alone(run: Run, process: int, loader: str, cpus: float) -> float:
 def _began(run: Run, process: int, asked_ns: int) -> float:
     rows = run.sql("SELECT start_ns FROM processes WHERE process = ?", [process])
     return max(asked_ns - int(rows["start_ns"].iloc[0]), 0) / _NS if len(rows) else 0.0
+
+
+def _settings(told: Loader | None, workers: int) -> Loader:
+    """What is known of a loader of which so many workers were seen. One that was told to have what no loader works with
+    has had something else, as where a program sets its attributes."""
+    if told is None:
+        return Loader(num_workers=workers, made=0)
+    if 0 <= told.num_workers <= _MOST_WORKERS and (told.prefetch_factor or 0) >= 0:
+        return told
+    return msgspec.structs.replace(told, num_workers=workers, prefetch_factor=None, varied=True)
 
 
 def _most_memory(run: Run, process: int) -> int:

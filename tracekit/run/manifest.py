@@ -3,16 +3,13 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from tracekit.errors import RunError
 
 MANIFEST_VERSION = 1
-
-# Of workers, batches and loaders: no machine has more processes than this.
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -65,12 +62,12 @@ class Loader(msgspec.Struct):
 
     place: str = ""  # the file and line that makes it; "" where that was not seen
     origin: str = ""  # a mark of the calls that lead there, which tells it from others that the line makes
-    num_workers: Count = 0
-    prefetch_factor: Count | None = None
+    num_workers: int = 0
+    prefetch_factor: int | None = None
     in_order: bool | None = None  # None: torch has no such setting, batches come in order
     pin_memory: bool = False
     persistent_workers: bool = False
-    made: Count = 1  # how many loaders the program has made in this place; 0: that was not seen, as of one unpickled
+    made: int = 1  # how many loaders the program has made in this place; 0: that was not seen, as of one unpickled
     varied: bool = False  # not all of them with the same settings, or the same kind of sampler
     batch_size: int | None = None
     drop_last: bool = False

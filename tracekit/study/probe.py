@@ -238,7 +238,7 @@ class _Probing:
 
     def _again_and_again(self, others: list[Cells]) -> bool:
         """Each to its end, one after the other. Every second round goes backwards, so that steady drift cancels. False
-        where too few rounds fit into the time, as far as is known, or as the first run that was to end shows."""
+        where too few rounds fit into the time, by what is known or as one that does not end in it shows."""
         others, rounds = self._rounds(others)
         if not rounds:
             return False
@@ -251,7 +251,7 @@ class _Probing:
                 for each in order:
                     turns[each] = self._to_its_end(launches[each], others)
                     if turns[each].was_ended:
-                        self._say("it takes longer than it did, and does not end in time to be run again and again")
+                        self._say(f"after {_LASTS_S:.0f} s it is not through, so it is not run again and again")
                         self._sittings.clear()
                         return False
                 self._sittings.append(_probed(launches, [turns[each] for each in range(len(launches))]))

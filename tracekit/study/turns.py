@@ -175,12 +175,14 @@ def take_turns(
 
 
 def _end(runs: Sequence[Turns]) -> None:
-    """End all of them, and at once where somebody does not wait for that."""
+    """End all of them, and those that are left at once where somebody does not wait for that."""
+    left = list(runs)
     try:
-        for run in runs:
-            run.end()
+        while left:
+            left[0].end()
+            del left[0]
     except BaseException:
-        for run in runs:
+        for run in left:
             run.kill()
         raise
 
