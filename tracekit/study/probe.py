@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loader_choice import about_as_good, by_storage, promising, smallest_as_good
+from tracekit.advice.loader_choice import AS_GOOD, about_as_good, by_storage, promising, smallest_as_good
 from tracekit.advice.loader_effects import why_no_workers
 from tracekit.advice.loading import holds_for, in_words
 from tracekit.analysis.loading import LoaderCosts, loader_costs
@@ -63,7 +63,7 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     best, with what would be best if storage answered many as fast as few, with the most and the fewest workers that may
     be as good as that, and with a number between; where nothing seems better, with as many workers as are ever advised
     and fit into memory. Then again as it is and with what seems best of these, and, where that is certain to gain, with
-    what there was no time for.
+    those of all that may be as good.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -140,6 +140,26 @@ def best_of(tried: list[Cells], loaders: list[LoaderSummary]) -> Cells:
     return best
 
 
+def rivals_of(best: Cells, others: list[Cells], loaders: list[LoaderSummary]) -> list[Cells]:
+    """Those that may be as good as the best for a loader, whether they had turns or not, by the least that each may
+    take: what may gain most, or be as good with fewer workers, is worth looking at most."""
+
+    def least(other: Cells) -> float:
+        return min(
+            (
+                each.low_ms / chosen.expected_ms
+                for loader in loaders
+                for chosen in loader.forecasts
+                for each in loader.forecasts
+                if best.get(loader.loader) == (chosen.num_workers, chosen.prefetch_factor)
+                and other.get(loader.loader) == (each.num_workers, each.prefetch_factor) != best[loader.loader]
+            ),
+            default=math.inf,
+        )
+
+    return sorted((each for each in others if least(each) <= 1 + AS_GOOD), key=least)
+
+
 def is_certain(cells: Cells, loaders: list[LoaderSummary]) -> bool:
     """Whether even the most that is told of these takes less than what the loaders have."""
     return all(
@@ -212,18 +232,19 @@ class _Probing:
 
     def _in_turns(self, others: list[Cells]) -> None:
         """First with as many as have turns enough in half of the time, where that is a choice; then with what seems
-        best of these, and, where that is certain to gain, with those that had no turns. Raises StudyError or
+        best of these, and, where that is certain to gain, with those that may be as good. Raises StudyError or
         TimeoutError where the first fails."""
         at_once, in_half = (int(lasts_s / (_TURNS * self._turn_s)) - 1 for lasts_s in (_LASTS_S, _LASTS_S / 2))
         if in_half < _CHOICE or len(others) < _CHOICE:
             self._have_turns(others[: max(min(at_once, _CHOICE), 1)], _LASTS_S)
             return
-        tried, left = others[:in_half], others[in_half:]
+        tried = others[:in_half]
         self._have_turns(tried, _LASTS_S / 2)
         try:
             loaders = analyze(self._run).loaders
             best = best_of(tried, loaders)
-            self._have_turns([best, *(left[: in_half - 1] if is_certain(best, loaders) else [])], _LASTS_S / 2)
+            rivals = rivals_of(best, others, loaders) if is_certain(best, loaders) else []
+            self._have_turns([best, *rivals[: in_half - 1]], _LASTS_S / 2)
         except (StudyError, TimeoutError) as error:
             self._say(f"the second time {error}")
 
