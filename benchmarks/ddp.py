@@ -12,10 +12,11 @@ one process has taken 7 % longer than the next here; caps that make the same buc
 `covered`: whether the truth lies in the range, and `outside` whether it certainly does not: by more than it is unsure
 of itself (95 %). Then the recommended cap, the best one and the run's own take turns,
 twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the recommended one is
-there, as a share of the best, which is `unsure` by so much (95 %).
+there, as a share of the best, which is `unsure` by so much (95 %); where that leaves open whether it is 98 %, they go
+on, up to six times, all of which count.
 What no forecast can do better: `by_chance` are the errors that one would have that told nothing but the truth, by how
 much what is measured here as the truth is unsure, and `swept` is the cap that the first half of the truth, a sweep of
-all of them, would recommend. Three quarters of an hour on two CPUs.
+all of them, would recommend. Three quarters of an hour on two CPUs, or more.
 """
 
 import argparse
@@ -49,6 +50,8 @@ CAPS = ("default", "0.25", "0.5", "1", "2", "4", "8", "16", "50")
 OWN = "default"
 SETTING = "ddp.bucket_cap_mb"
 FINAL, RESAMPLES = 2, 1000
+# What is recommended shall be so fast, as a share of the best, or more; it is asked twice, and so often at most.
+NEAR, MOST_FINALS = 0.98, 6
 # There are as many rounds as a step with each cap, one after the other, fits into this time, s; and no more than these.
 LEAST_S, MOST_ROUNDS = 4.0, 6
 
@@ -95,10 +98,13 @@ def measure(
     best = min(true, key=lambda cap: true[cap])
     ours = [best if alike(cap) == alike(best) else cap for cap in recommended]
     finals = list(dict.fromkeys([OWN, best, *ours]))
-    final = _joined([in_turn(finals, FINAL * rounds) for _ in both])
-    predicted, explored, swept = (
-        {"recommended": cap} | _chosen(final, chosen, best) for cap, chosen in zip(recommended, ours, strict=True)
-    )
+    taken = [in_turn(finals, FINAL * rounds)]
+    are_clear = False
+    while not are_clear and len(taken) < MOST_FINALS:
+        taken.append(in_turn(finals, FINAL * rounds))
+        chosen = [_chosen(_joined(taken), cap, best) for cap in ours]
+        are_clear = all(cap == best or _is_clear(each) for cap, each in zip(ours, chosen, strict=True))
+    predicted, explored, swept = ({"recommended": cap} | each for cap, each in zip(recommended, chosen, strict=True))
     return {
         "model": model,
         "place": place,
@@ -145,6 +151,10 @@ def _chosen(final: dict[str, Floats], ours: str, best: str) -> dict[str, float]:
         "unsure": float(1.96 * np.median(of_the_best[picks], axis=1).std()),
         "of_the_current": float(np.median(final[OWN] / final[ours])),
     }
+
+
+def _is_clear(chosen: dict[str, float]) -> bool:
+    return abs(chosen["of_the_best"] - NEAR) > chosen["unsure"]
 
 
 def _against(report: dict[str, Any], true: dict[str, float], noise: dict[str, float]) -> dict[str, Any]:
@@ -242,9 +252,9 @@ def _by_chance(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _all_chosen(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "within_2_percent_of_the_best": sum(each["of_the_best"] >= 0.98 for each in found),
-        "certainly_not": sum(each["of_the_best"] + each["unsure"] < 0.98 for each in found),
-        "worse_than_the_current": sum(each["of_the_current"] < 0.98 for each in found),
+        "within_2_percent_of_the_best": sum(each["of_the_best"] >= NEAR for each in found),
+        "certainly_not": sum(each["of_the_best"] + each["unsure"] < NEAR for each in found),
+        "worse_than_the_current": sum(each["of_the_current"] < NEAR for each in found),
     }
 
 

@@ -545,6 +545,8 @@ def test_workers_that_may_be_as_good_are_those_the_model_cannot_tell_apart() -> 
     assert [alike(within, grid[:5]) for within in (0.0, 0.03, 0.07)] == [[4], [4, 6], [4, 6, 7]]
     assert alike(0.0, grid) == [8] and alike(0.03, grid) == [4, 6, 8]
     assert alike(0.1, []) == []
+    no_workers_are_best = [LoaderForecast(0, 0, 9.5, 9.5, 9.5), *grid]
+    assert alike(0.0, no_workers_are_best) == [0] and alike(0.06, no_workers_are_best) == [0, 4, 8]
 
 
 def test_what_was_seen_has_no_error_of_the_model() -> None:

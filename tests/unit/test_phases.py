@@ -35,6 +35,19 @@ def test_an_ordinary_step(tmp_path: Path) -> None:
     assert sum(shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("table", "are_known"), [("batches", False), ("spans", False), ("counters", True)])
+def test_what_cannot_be_read_leaves_phases_unknown(tmp_path: Path, table: str, are_known: bool) -> None:
+    """GIVEN a truncated file of batches THEN no step is said to have waited 0 ms for them; counters tell no phases."""
+    path = training_run(tmp_path / "run", steps=4)
+    folder = path / "tables" / table
+    folder.mkdir(exist_ok=True)
+    for part in [*folder.glob("*.parquet")] or [folder / "node0-000099.parquet"]:
+        part.write_bytes(b"PAR1")
+    run = open_run(path)
+    assert any(f"tables/{table}/" in note.what and note.lost for note in run.missing)
+    assert (len(step_phases(run, find_steps(run))) > 0) == are_known
+
+
 def test_a_closure_splits_the_optimizer_step(tmp_path: Path) -> None:
     tape = Tape()
     with tape.in_optimizer():

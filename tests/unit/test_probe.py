@@ -20,7 +20,7 @@ from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader, Memory
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
-from tracekit.study.probe import Cells, best_of, contenders, is_certain, probe, rivals_of, turn_s
+from tracekit.study.probe import Cells, best_of, contenders, deep, is_certain, probe, rivals_of, turn_s
 from tracekit.study.turns import Turns
 
 TURN_MS, TURNS = 250.0, 8
@@ -338,11 +338,18 @@ def test_what_is_left_to_try_waits_until_the_best_is_certain() -> None:
     assert is_certain({"a": (2, 2)}, [a, b]) and not is_certain({"a": (2, 2), "b": (2, 2)}, [a, b])
 
 
+def test_as_many_workers_are_tried_with_as_many_batches_ahead_as_fit() -> None:
+    loader = summary({0: (40, 50), 2: (20, 30)}, name="a")
+    loader.forecasts += [LoaderForecast(2, prefetch, 20, 22, 30) for prefetch in (4, 8, 16)]
+    assert deep({"a": (2, 2)}, [loader]) == deep({"a": (2, 8)}, [loader]) == {"a": (2, 8)}
+    assert deep({"a": (2, 16)}, [loader]) == {"a": (2, 16)}
+
+
 def test_what_may_be_as_good_as_the_best_is_looked_at_again() -> None:
     """GIVEN 4 workers that seem best, 40 ms THEN 6 and 2 workers that may take as little have another look, what may
     take least first, and 8 that take longer for certain have none; nor have those that change nothing."""
     loader = summary({2: (40.2, 47.0), 4: (37.0, 43.0), 6: (36.0, 50.0), 8: (41.0, 60.0)}, name="a")
-    others: list[Cells] = [{"a": (workers, 2)} for workers in (4, 8, 2, 6)]
+    others: list[Cells] = [{"a": (workers, 2)} for workers in (4, 8, 2, 6, 2)]
     assert rivals_of({"a": (4, 2)}, others, [loader]) == [{"a": (6, 2)}, {"a": (2, 2)}]
 
 

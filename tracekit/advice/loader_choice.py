@@ -7,6 +7,7 @@ from tracekit.models.loading import MODEL_ERROR
 
 # A setting is as good as the best when it is as fast to within this; the smallest of those is recommended.
 AS_GOOD = 0.01
+PREFETCH = 2  # torch's default
 
 Time = Callable[[LoaderForecast], float]
 
@@ -45,11 +46,12 @@ def smallest_as_good(forecasts: Sequence[LoaderForecast], time_of: Time) -> Load
 
 def about_as_good(forecasts: Sequence[LoaderForecast], time_of: Time, within: float) -> list[LoaderForecast]:
     """By workers, those that lose no more than so much against the smallest settings that are as good as the best, with
-    as many batches ahead."""
+    as many batches ahead, or, where these have no workers, as many as torch has unless it is told."""
     best = smallest_as_good(forecasts, time_of)
     if best is None:
         return []
-    alike = [each for each in forecasts if each.prefetch_factor == best.prefetch_factor or not each.num_workers]
+    ahead = best.prefetch_factor or PREFETCH
+    alike = [each for each in forecasts if each.prefetch_factor == ahead or not each.num_workers]
     found = [each for each in alike if time_of(each) <= time_of(best) * (1 + within)]
     return sorted(found, key=lambda each: each.num_workers)
 

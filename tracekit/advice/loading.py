@@ -200,8 +200,8 @@ def _advise(
         now = in_words(summary.num_workers, summary.prefetch_factor)
         knows = _how_to_study(report) if summary.probed or costs.settings.iterable else _how_to_probe(report)
         return [], (
-            f"{name}: with {what} a step may take up to {gain.high:.0%} less, or no less: a run with {now} does not"
-            f" tell{_of_one_thread(costs)}; {knows} tells."
+            f"{name}: with {what} a step may take {gain.high:.0%} less, or {-gain.low:.0%} more: a run with {now} does"
+            f" not tell{_of_one_thread(costs)}; {knows} tells."
         )
     by = costs.settings.start_method
     if not summary.num_workers and chosen.num_workers and not chosen.seen and by not in ("", "fork"):
@@ -220,6 +220,8 @@ def _advise(
         )
     if chosen.num_workers and not summary.num_workers and by in ("", "fork"):
         why += f"; {_OPEN_FILES}"
+    if chosen.num_workers > costs.cpus:
+        why += "; torch warns of more workers than CPUs, and runs them"
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
         values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor
@@ -377,7 +379,7 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
         return f"{costs.loader}: more batches ahead gain nothing; it {_SHARED_OUT}, so their number stays."
     if unknown := what_is_not_known(costs):
         return f"{costs.loader}: more than {now} is not advised, as nobody has seen {unknown}."
-    why = f"{costs.loader}: {now} are as good as any"
+    why = f"{costs.loader}: {now} are as good as any, as far as {len(costs):,} batches tell"
     workers, prefetch = summary.num_workers + 1, max(summary.prefetch_factor, 1)
     if not has_room(costs, workers, prefetch):
         sizes = zip(needed(costs, workers, prefetch), (costs.memory.shared, costs.memory.free), strict=True)

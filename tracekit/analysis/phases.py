@@ -5,14 +5,15 @@ A moment belongs to the first of these that is open: communication, loading wait
 forward. A communication call that returns at once (async) is not communication: waiting for it happens elsewhere.
 
 Where recording left out the module calls, forward cannot be told from "other", and where it left out the gradient
-buckets of a rank, communication not from backward: the phases of those steps are not known.
+buckets of a rank, communication not from backward: the phases of those steps are not known. Nor are any where rows that
+tell them cannot be read.
 """
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.intervals import Intervals, join, subtract, union
-from tracekit.analysis.loop import Rows, What, without_phases
+from tracekit.analysis.loop import EVIDENCE_TABLES, Rows, What, without_phases
 from tracekit.analysis.steps import Steps
 from tracekit.run.reader import Run
 from tracekit.settings.inside import LEFT_OUT_COLLECTIVES
@@ -48,6 +49,8 @@ def step_phases(run: Run, steps: Steps) -> pd.DataFrame:
     """
     frames = []
     for process, mine in steps.frame.groupby("process") if not _lacks_communication(run) else ():
+        if run.lacks_rows(int(process), *EVIDENCE_TABLES):
+            continue
         mine = known_phases(mine, steps.evidence[int(process)])
         times = phase_times(steps.loop_rows(int(process)))
         starts, durations = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()

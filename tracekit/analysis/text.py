@@ -92,7 +92,7 @@ def _phases_known(steps: StepSummary) -> Lines:
     if steps.phase_steps == steps.count:
         return []
     if not steps.phase_steps:
-        return ["  phases of no step are known: module calls, or what ranks communicate, were left out"]
+        return ["  phases of no step are known: module calls, or what ranks communicate, were left out or lost"]
     left_out = "module calls or gradient buckets were left out, to cost less"
     return _wrapped(f"phases from {steps.phase_steps} of the steps: on the others {left_out}")
 
@@ -205,7 +205,7 @@ def _loaders(report: Report) -> Lines:
         for each in report.loaders[:_ROWS]
     ]
     head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "for"]
-    return ["LOADERS  what the loop waited for, starts of epochs too", *_table(head, rows), *_more(len(report.loaders))]
+    return ["LOADERS  over the whole loop, starts of epochs too", *_table(head, rows), *_more(len(report.loaders))]
 
 
 def _ranks(report: Report) -> Lines:

@@ -33,7 +33,7 @@ class Run:
     ) -> None:
         self.path = path
         self._host, self._processes, self._given = host, processes, parts
-        self._unreadable: list[Missing] = []
+        self._unreadable: dict[Path, Missing] = {}  # by part
         self._one_at_a_time = Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -96,7 +96,13 @@ class Run:
             for manifest in self.manifests
             if manifest.ended_ns is None
         ]
-        return list(dict.fromkeys(notes + self._unreadable))
+        return list(dict.fromkeys([*notes, *self._unreadable.values()]))
+
+    def lacks_rows(self, process: int, *tables: str) -> bool:
+        """Whether rows of these tables that may be of this process cannot be read."""
+        self._parts  # noqa: B018  as above
+        host = self._host_of(process)
+        return any(part.parent.name in tables and host in (None, host_of(part)) for part in self._unreadable)
 
     def table(self, name: str) -> pd.DataFrame:
         """A whole table as a data frame; use `sql` for what does not fit in memory."""
@@ -189,10 +195,8 @@ class Run:
         try:
             pq.read_metadata(part)
         except (OSError, pa.ArrowException) as error:
-            where = part.relative_to(self.path)
-            self._unreadable.append(
-                Missing(f"the rows of {where}", f"the file cannot be read ({str(error).splitlines()[0]})", lost=True)
-            )
+            why = f"the file cannot be read ({str(error).splitlines()[0]})"
+            self._unreadable[part] = Missing(f"the rows of {part.relative_to(self.path)}", why, lost=True)
             return False
         return True
 

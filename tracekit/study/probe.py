@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tracekit.advice import analyze
-from tracekit.advice.loader_choice import AS_GOOD, about_as_good, by_storage, promising, smallest_as_good
+from tracekit.advice.loader_choice import AS_GOOD, PREFETCH, about_as_good, by_storage, promising, smallest_as_good
 from tracekit.advice.loader_effects import why_no_workers
 from tracekit.advice.loading import holds_for, in_words
 from tracekit.analysis.loading import LoaderCosts, loader_costs
@@ -50,8 +50,7 @@ _LONG_TURN_S = _LASTS_S / 2 / _TURNS
 _SHORTEST_LOOP_S = 1.5
 # Of whole runs, which take long to begin, as many of each as fit into the same time.
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 6
-_PREFETCH = 2  # torch's default
-# So many batches ahead of a worker or two made batches of unlike size 4 to 8 % faster than 2, and the replay says less.
+# So many batches ahead made batches of unlike size, and of busy CPUs, 4 to 8 % faster than 2, and the replay says less.
 _DEEP = 8
 _LIGHTLY = ["--collectors", "steps,loading", "--profile", "off"]
 
@@ -63,7 +62,7 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     best, with what would be best if storage answered many as fast as few, with the most and the fewest workers that may
     be as good as that, and with a number between; where nothing seems better, with as many workers as are ever advised
     and fit into memory. Then again as it is and with what seems best of these, and, where that is certain to gain, with
-    those of all that may be as good.
+    those of all that may be as good, and with more batches ahead.
 
     Raises StudyError when there is no loader that may have workers, or when the command fails before its loop.
     """
@@ -75,7 +74,7 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     shares = {loader: _share(each, len(costs)) for loader, each in costs.items()}
     reasons = {loader: _why_not(each, counts[loader], run.manifest.loaders) for loader, each in shares.items()}
     most = {
-        loader: (max(count for count in counts[loader] if fits(each, count, _PREFETCH)), _PREFETCH)
+        loader: (max(count for count in counts[loader] if fits(each, count, PREFETCH)), PREFETCH)
         for loader, each in shares.items()
         if not reasons[loader]
     }
@@ -140,6 +139,16 @@ def best_of(tried: list[Cells], loaders: list[LoaderSummary]) -> Cells:
     return best
 
 
+def deep(cells: Cells, loaders: list[LoaderSummary]) -> Cells:
+    """As many workers with many batches ahead, as far as they fit into memory."""
+    found = {}
+    for loader in (each for each in loaders if each.loader in cells):
+        workers, prefetch = cells[loader.loader]
+        alike = [each.prefetch_factor for each in loader.forecasts if each.num_workers == workers]
+        found[loader.loader] = workers, max((each for each in alike if prefetch < each <= _DEEP), default=prefetch)
+    return found
+
+
 def rivals_of(best: Cells, others: list[Cells], loaders: list[LoaderSummary]) -> list[Cells]:
     """Those that may be as good as the best for a loader, whether they had turns or not, by the least that each may
     take: what may gain most, or be as good with fewer workers, is worth looking at most."""
@@ -157,7 +166,8 @@ def rivals_of(best: Cells, others: list[Cells], loaders: list[LoaderSummary]) ->
             default=math.inf,
         )
 
-    return sorted((each for each in others if least(each) <= 1 + AS_GOOD), key=least)
+    once = [each for number, each in enumerate(others) if each not in others[:number]]
+    return sorted((each for each in once if least(each) <= 1 + AS_GOOD), key=least)
 
 
 def is_certain(cells: Cells, loaders: list[LoaderSummary]) -> bool:
@@ -183,7 +193,7 @@ def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Load
         f"the program asks it in turn with {costs.in_turn_with}": bool(costs.in_turn_with),
     }
     fixed = next((why for why, holds in reasons.items() if holds), "") or why_no_workers(settings, facts)
-    if fixed or any(count and fits(costs, count, _PREFETCH) for count in counts):
+    if fixed or any(count and fits(costs, count, PREFETCH) for count in counts):
         return fixed
     unknown = what_is_not_known(costs)
     return f"it is not known {unknown}" if unknown else "there is no memory for a worker"
@@ -243,7 +253,7 @@ class _Probing:
         try:
             loaders = analyze(self._run).loaders
             best = best_of(tried, loaders)
-            rivals = rivals_of(best, others, loaders) if is_certain(best, loaders) else []
+            rivals = rivals_of(best, [*others, deep(best, loaders)], loaders) if is_certain(best, loaders) else []
             self._have_turns([best, *rivals[: in_half - 1]], _LASTS_S / 2)
         except (StudyError, TimeoutError) as error:
             self._say(f"the second time {error}")
