@@ -284,6 +284,8 @@ def test_a_probe_tries_the_best_the_hoped_for_and_the_most_and_fewest_that_are_a
     sure = {0: (50.0, 50.0), 4: (10.0, 10.0), 8: (12.0, 12.0)}
     assert contenders([summary(sure)], {"loader": (16, 2)}) == [{"loader": (4, 2)}]
     assert contenders([summary(sure, workers=4)], {"loader": (16, 2)}) == []
+    best_if_slow = {0: (5.0, 10.6), 1: (9.4, 9.4), 2: (6.8, 9.0), 3: (7.0, 9.3)}
+    assert {"loader": (2, 2)} in contenders([summary(best_if_slow, workers=1)], {"loader": (16, 2)})
 
 
 def test_what_a_probe_has_seen_is_told_beside_the_program_as_it_is() -> None:

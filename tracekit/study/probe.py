@@ -90,9 +90,9 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
 
 def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
     """What seems best, the most workers that may be as good if storage answers many as fast as few, for all that the
-    replay can tell, a number between these, what is best then, and the fewest workers that may be as good, also with
-    many batches ahead, of all loaders that are `probed` at once; one that has nothing to try is left as it is. None
-    twice, and none that the run had."""
+    replay can tell, a number between these, what is best then, what is best if it does not, and the fewest workers that
+    may be as good, also with many batches ahead, of all loaders that are `probed` at once; one that has nothing to try
+    is left as it is. None twice, and none that the run had."""
     tried: dict[str, list[tuple[int, int]]] = {}
     for loader in (each for each in loaders if each.loader in probed):
         now = loader.num_workers, loader.prefetch_factor
@@ -107,7 +107,7 @@ def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
             if alike and each.num_workers == alike[0].num_workers and each.prefetch_factor <= _DEEP
         ]
         between = _between(loader.forecasts, best, alike[-1]) if best and alike else []
-        all_of_them = best, *alike[-1:], *between, others[0], *alike[:1], *deep[-1:]
+        all_of_them = best, *alike[-1:], *between, *others, *alike[:1], *deep[-1:]
         cells = [(each.num_workers, each.prefetch_factor) for each in all_of_them if each]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
