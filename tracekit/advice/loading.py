@@ -200,8 +200,8 @@ def _advise(
         now = in_words(summary.num_workers, summary.prefetch_factor)
         knows = _how_to_study(report) if summary.probed or costs.settings.iterable else _how_to_probe(report)
         return [], (
-            f"{name}: with {what} a step may take {gain.high:.0%} less, or {-gain.low:.0%} more: a run with {now} does"
-            f" not tell{_of_one_thread(costs)}; {knows} tells."
+            f"{name}: with {what} a step may take {gain.high:.0%} less, or {abs(gain.low):.0%} more: a run with {now}"
+            f" does not tell{_of_one_thread(costs)}; {knows} tells."
         )
     by = costs.settings.start_method
     if not summary.num_workers and chosen.num_workers and not chosen.seen and by not in ("", "fork"):
@@ -221,7 +221,7 @@ def _advise(
     if chosen.num_workers and not summary.num_workers and by in ("", "fork"):
         why += f"; {_OPEN_FILES}"
     if chosen.num_workers > costs.cpus:
-        why += "; torch warns of more workers than CPUs, and runs them"
+        why += "; torch may warn of more workers than CPUs, and runs them"
     values = {f"loader.{name}.num_workers": chosen.num_workers}
     if chosen.num_workers:
         values[f"loader.{name}.prefetch_factor"] = chosen.prefetch_factor

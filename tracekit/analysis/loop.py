@@ -70,7 +70,6 @@ WAITED_FOR = """
     SELECT * FROM collectives WHERE NOT coalesce(is_async, false) AND coalesce(bucket, -1) < 0
 """
 
-EVIDENCE_TABLES = "spans", "batches", "collectives", "changes"
 # Numbers only: names of a hundred million rows are never turned into Python strings.
 _EVIDENCE = f"""
     SELECT process, thread, start_ns, start_ns + duration_ns AS end_ns, coalesce(layer, -1) AS which,
@@ -91,6 +90,8 @@ _EVIDENCE = f"""
         WHERE process IN (SELECT process FROM changes WHERE phase = '')
     ) WHERE phase = '' OR before = ''
 """
+# What it is read from.
+EVIDENCE_TABLES = "spans", "batches", "collectives", "changes"
 
 
 def loop_evidence(run: Run) -> dict[int, Rows]:

@@ -101,14 +101,10 @@ def contenders(loaders: list[LoaderSummary], probed: Cells) -> list[Cells]:
             best, *others = others
         fast, _ = by_storage(loader)
         alike = about_as_good(loader.forecasts, fast, MODEL_ERROR)
-        deep = [
-            each
-            for each in loader.forecasts
-            if alike and each.num_workers == alike[0].num_workers and each.prefetch_factor <= _DEEP
-        ]
         between = _between(loader.forecasts, best, alike[-1]) if best and alike else []
-        all_of_them = best, *alike[-1:], *between, *others, *alike[:1], *deep[-1:]
+        all_of_them = best, *alike[-1:], *between, *others, *alike[:1]
         cells = [(each.num_workers, each.prefetch_factor) for each in all_of_them if each]
+        cells += [_deep(loader, each.num_workers, each.prefetch_factor) for each in alike[:1]]
         if different := [cell for cell in dict.fromkeys(cells) if cell != now]:
             tried[loader.loader] = different
     most = max(map(len, tried.values()), default=0)
@@ -141,12 +137,12 @@ def best_of(tried: list[Cells], loaders: list[LoaderSummary]) -> Cells:
 
 def deep(cells: Cells, loaders: list[LoaderSummary]) -> Cells:
     """As many workers with many batches ahead, as far as they fit into memory."""
-    found = {}
-    for loader in (each for each in loaders if each.loader in cells):
-        workers, prefetch = cells[loader.loader]
-        alike = [each.prefetch_factor for each in loader.forecasts if each.num_workers == workers]
-        found[loader.loader] = workers, max((each for each in alike if prefetch < each <= _DEEP), default=prefetch)
-    return found
+    return {each.loader: _deep(each, *cells[each.loader]) for each in loaders if each.loader in cells}
+
+
+def _deep(loader: LoaderSummary, workers: int, prefetch: int) -> tuple[int, int]:
+    alike = [each.prefetch_factor for each in loader.forecasts if each.num_workers == workers]
+    return workers, max((each for each in alike if prefetch < each <= _DEEP), default=prefetch)
 
 
 def rivals_of(best: Cells, others: list[Cells], loaders: list[LoaderSummary]) -> list[Cells]:
@@ -254,7 +250,7 @@ class _Probing:
             loaders = analyze(self._run).loaders
             best = best_of(tried, loaders)
             rivals = rivals_of(best, [*others, deep(best, loaders)], loaders) if is_certain(best, loaders) else []
-            self._have_turns([best, *rivals[: in_half - 1]], _LASTS_S / 2)
+            self._have_turns(self._that_fit([best, *rivals])[:in_half], _LASTS_S / 2)
         except (StudyError, TimeoutError) as error:
             self._say(f"the second time {error}")
 
