@@ -7,7 +7,8 @@ each (root is needed); or on this one, whose CPUs they share with what sends the
 place the program is recorded as it is, with torch's own cap, and `tracekit analyze` predicts the time of a step with
 every other one; and once more with `--explore buckets`, which tries them. After each of the two all caps take turns in
 a process per rank, in blocks of steps in random order, each with a model of its own: the truth, to which both count, as
-one process has taken 7 % longer than the next here; caps that make the same buckets count as one.
+one process has taken 7 % longer than the next here, and more of them, up to eight, until what it says of each cap has a
+standard error of 1 %; caps that make the same buckets count as one.
 `predicted` tells of the first run, `explored` of the second. `errors` are those of ratios to the run's own cap;
 `covered`: whether the truth lies in the range, and `outside` whether it certainly does not: by more than it is unsure
 of itself (95 %). Then the recommended cap, the best one and the run's own take turns,
@@ -54,6 +55,8 @@ FINAL, RESAMPLES = 2, 1000
 NEAR, MOST_FINALS = 0.98, 6
 # There are as many rounds as a step with each cap, one after the other, fits into this time, s; and no more than these.
 LEAST_S, MOST_ROUNDS = 4.0, 6
+# How unsure the truth may be, as a standard error, and in how many processes it is asked at most.
+UNSURE, MOST_TRUTHS = 0.01, 8
 
 
 def measure(
@@ -71,7 +74,7 @@ def measure(
 
     for host in hosts if PLACES[place] else ():
         host.limited_to(PLACES[place])
-    scratch, reports, both = Path(keep or tempfile.mkdtemp()), [], []
+    scratch, reports, truths = Path(keep or tempfile.mkdtemp()), [], []
     try:
         for name, flags, blocks in (("predicted", [], 20), ("explored", ["--explore", "buckets"], explore_blocks)):
             run = str(scratch / f"{model}-{place}-{name}")
@@ -82,19 +85,16 @@ def measure(
                 raise SystemExit(f"{model}, {place}, {name}: no caps are told of; {reports[-1]['advice']}")
             fit = LEAST_S / (len(CAPS) * reports[0]["steps"]["median_ms"] / 1e3)
             rounds = max(rounds, min(MOST_ROUNDS, round(fit)))
-            both.append(in_turn(CAPS, rounds))
+            truths.append(in_turn(CAPS, rounds))
     finally:
         if keep is None:
             shutil.rmtree(scratch)
     alike = _alike(reports[1]["buckets"])
-    recommended = [*(_recommended(report) for report in reports), _fastest(both[0])]
-    times = _joined(both)
-    ratios = {cap: times[cap] / times[OWN] for cap in CAPS}
-    true = {
-        cap: float(np.median(np.concatenate([ratios[other] for other in CAPS if alike(other) == alike(cap)])))
-        for cap in CAPS
-    }
-    noise = {cap: float(np.std(ratios[cap]) / np.sqrt(len(ratios[cap]))) for cap in CAPS}
+    recommended = [*(_recommended(report) for report in reports), _fastest(truths[0])]
+    true, noise = _true(_joined(truths), alike)
+    while max(noise.values()) > UNSURE and len(truths) < MOST_TRUTHS:
+        truths.append(in_turn(CAPS, rounds))
+        true, noise = _true(_joined(truths), alike)
     best = min(true, key=lambda cap: true[cap])
     ours = [best if alike(cap) == alike(best) else cap for cap in recommended]
     finals = list(dict.fromkeys([OWN, best, *ours]))
@@ -113,10 +113,21 @@ def measure(
         "explored": _against(reports[1], true, noise) | explored,
         "swept": swept,
         "true_ratios": true,
-        "own_ms": float(np.median(times[OWN])),
+        "own_ms": float(np.median(_joined(truths)[OWN])),
         "recorded_ms": reports[0]["steps"]["median_ms"],
         "noise": noise,
     }
+
+
+def _true(times: dict[str, Floats], alike: Callable[[str], str]) -> tuple[dict[str, float], dict[str, float]]:
+    """By cap what a step takes as a share of one with the run's own, and the standard error of that."""
+    true, noise = {}, {}
+    for cap in CAPS:
+        same = [times[other] / times[OWN] for other in CAPS if alike(other) == alike(cap)]
+        of_each_round = np.mean(same, axis=0)
+        true[cap] = float(np.median(same))
+        noise[cap] = float(np.std(of_each_round) / np.sqrt(len(of_each_round)))
+    return true, noise
 
 
 def _joined(times: list[dict[str, list[float]]]) -> dict[str, Floats]:

@@ -5,14 +5,16 @@ pickled. The first passes with it belong to the change: one shows torch in which
 are formed anew.
 
 Ranks must change at the same pass, or they would send each other different buckets. What they count are backward passes
-in which they communicate; so blocks are of so many passes, not of so many seconds, and the order of the caps is the
-same everywhere. A step may have several of them: a block is of as many times more, and begins where a step does. A pass
-may be of several runs of autograd's engine, and is over when the reducer has reduced all gradients. And before each
-change they agree (`Agreement`): a rank that does not explore, or not any more, or is at another pass, lets all stop.
+in which they communicate; so blocks are of so many passes, not of so many seconds, and one of them chooses the caps of
+each round (`bucket_rounds`). A step may have several passes: a block is of as many times more, and begins where a step
+does. A pass may be of several runs of autograd's engine, and is over when the reducer has reduced all gradients. And
+before each change they agree (`Agreement`): a rank that does not explore, or not any more, or is at another pass, lets
+all stop.
 
 The analysis is `tracekit.analysis.explored_caps`.
 """
 
+import json
 import random
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from tracekit.record.wire import Kind
 from tracekit.settings.exploration import BUCKET_CAP, bucket_condition
 from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, LEFT_OUT_COLLECTIVES
 
+from .bucket_rounds import Rounds
 from .ddp_configuration import MOST_MODELS, configuration_of
 from .exploration import compiles
 from .patching import Patches
@@ -58,6 +61,7 @@ class BucketExploration:
         self._configurations: deque[dict[str, object]] = deque(maxlen=MOST_MODELS)
         self._conditions: list[tuple[str, Any]] = []  # by number: the name, and what torch makes of the cap
         self._queue: list[int] = []
+        self._rounds: Rounds | None = None  # of the rank that chooses
         self._block: int | None = None
         self._round, self._number, self._began = -1, 0, 0
         self._left, self._per_step = 0, 1  # passes of this block, and of a step
@@ -116,6 +120,8 @@ class BucketExploration:
         self._conditions = self._that_differ(model)
         if len(self._conditions) == 1:
             self._stop("every cap makes the same buckets")
+        elif not group.rank():
+            self._rounds = Rounds(len(self._conditions), self._random)
 
     def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -170,10 +176,14 @@ class BucketExploration:
             if not self._depth:
                 self._counted, self._thread = self._count(), get_ident()
                 if self._left == 1:
-                    self._agreement.offer(self._number, self._counted)
+                    self._offer()
             self._depth += self._thread == get_ident()
         except Exception as error:
             self._failed(error)
+
+    def _offer(self) -> None:
+        begins = self._rounds.begin if self._rounds is not None and not self._queue else None
+        self._agreement.offer(self._number, self._counted, begins)
 
     def leave(self, failed: bool) -> None:
         if self._is_off or not self._depth or self._thread != get_ident():
@@ -202,7 +212,10 @@ class BucketExploration:
             self._began = clock()
         if self._left == self._per_step and self._block is not None:
             name = self._agent.spool.intern(self._conditions[self._block][0])
-            self._agent.spool.write(Kind.BLOCK, name, self._began, clock(), self._number, self._round)
+            ended = clock()
+            self._agent.spool.write(Kind.BLOCK, name, self._began, ended, self._number, self._round)
+            if self._rounds is not None:
+                self._rounds.add(self._block, ended - self._began)
         if self._left:
             return
         if self._agreement.is_reached():
@@ -228,7 +241,7 @@ class BucketExploration:
         """Begin the next block."""
         if not self._queue:
             self._round += 1
-            self._queue = self._random.sample(range(len(self._conditions)), len(self._conditions))
+            self._queue = self._agreement.told()
         self._number += 1
         self._block = self._queue.pop(0)
         self._left = (_TRANSITION + _STEPS) * self._per_step
@@ -286,15 +299,23 @@ class Agreement:
         self._store, self._group, self._ranks = store, group, ranks
         self._key = ""
 
-    def offer(self, block: int, counted: int) -> None:
-        """`counted`: how many collectives the group has begun, by which a pass is known."""
+    def offer(self, block: int, counted: int, choose: Callable[[], list[int]] | None = None) -> None:
+        """`counted`: how many collectives the group has begun, by which a pass is known. Who chooses what comes next
+        tells it to all."""
         key = f"tracekit/buckets/{self._group}/{block}/{counted}"
         if key != self._key:  # a rank may run the engine for itself before
             self._key = key
+            if choose is not None:
+                self._store.set(f"{key}/next", json.dumps(choose()))
             self._store.add(key, 1)
 
     def is_reached(self) -> bool:
         return bool(self._key and self._store.add(self._key, 0) == self._ranks)
+
+    def told(self) -> list[int]:
+        """What was chosen; once all agree it is there."""
+        told: list[int] = json.loads(self._store.get(f"{self._key}/next"))
+        return told
 
 
 def _why_not(model: Any) -> str:

@@ -38,3 +38,13 @@ def test_one_agreement_is_not_the_next() -> None:
         assert not ranks[0].is_reached()
         ranks[1].offer(block, 10 * block)
         assert all(each.is_reached() for each in ranks)
+
+
+def test_what_comes_next_is_told_before_all_agree() -> None:
+    """GIVEN a rank that chooses, and one that offers twice THEN all are told the same, chosen once."""
+    ranks, chosen = agreements(3), iter([[2, 0, 1], [0, 1]])
+    for block, expected in ((7, [2, 0, 1]), (9, [0, 1])):
+        for each in (ranks[1], ranks[0], ranks[0], ranks[2]):
+            each.offer(block, 77, (lambda: next(chosen)) if each is ranks[0] else None)
+        assert all(each.is_reached() for each in ranks)
+        assert [each.told() for each in ranks] == [expected] * 3

@@ -22,8 +22,8 @@ _MOST_ROUNDS = 400
 
 @dataclass(frozen=True)
 class CapTimes:
-    """A step with a cap, as a share of one with the program's own in the same round: estimated over R rounds, and the
-    interval, at a level at which all caps of the run are right together at 95 %."""
+    """A step with a cap, as a share of one with the program's own in the same round: estimated over the rounds that
+    tried both, and the interval, at a level at which all caps of the run are right together at 95 %."""
 
     cap_mb: float
     low: float
@@ -55,27 +55,28 @@ def explored_caps(run: Run, steps: Steps) -> ExploredCaps | None:
     if len(run.manifest.ddp) > 1:
         return ExploredCaps(model, np.nan, [], 0, "several models are wrapped, and one of them was explored")
     times = condition_times(run, steps)
-    table = times.pivot_table(index="round", columns="name", values="step_ns").dropna()
+    table = times.pivot_table(index="round", columns="name", values="step_ns")
     own = bucket_condition(model.bucket_cap_mb)
-    if own not in table or len(table) < _FEWEST_ROUNDS:
+    full = len(table.dropna())
+    if own not in table or full < _FEWEST_ROUNDS:
         return ExploredCaps(
-            model, np.nan, [], len(table),
-            f"the run was too short: {len(table)} rounds of blocks; at least {_FEWEST_ROUNDS} are needed",
+            model, np.nan, [], full,
+            f"the run was too short: {full} rounds of blocks; at least {_FEWEST_ROUNDS} are needed",
         )  # fmt: skip
     others = [name for name in table if name != own]
     level = 1 - (1 - _LEVEL) / max(len(others), 1)  # Bonferroni
-    logs = _averaged(np.log(table))
+    ratios = {name: np.log(table[name] / table[own]).dropna() for name in others}
     return ExploredCaps(
         model=model,
         own_ms=float(table[own].median()) * _MS,
-        others=[_times(name, (logs[name] - logs[own]).to_numpy(), level) for name in others],
-        rounds=len(table),
+        others=[_times(name, _averaged(logs), level) for name, logs in ratios.items()],
+        rounds=max(map(len, ratios.values()), default=0),
     )
 
 
-def _averaged(rounds: pd.DataFrame) -> pd.DataFrame:
+def _averaged(rounds: "pd.Series[float]") -> NDArray[np.float64]:
     """Means of successive rounds, as many at most as are compared."""
-    return rounds.groupby(np.arange(len(rounds)) * min(len(rounds), _MOST_ROUNDS) // len(rounds)).mean()
+    return rounds.groupby(np.arange(len(rounds)) * min(len(rounds), _MOST_ROUNDS) // len(rounds)).mean().to_numpy()
 
 
 def _times(name: str, log_ratios: NDArray[np.float64], level: float) -> CapTimes:

@@ -41,10 +41,9 @@ def switchback(conditions: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def bucket_exploration() -> dict[str, Any]:
-    """What is told the explorer of gradient buckets inside the program: the same on all nodes of a job, as ranks must
-    change together."""
+    """What is told the explorer of gradient buckets inside the program."""
     caps = [{"name": bucket_condition(cap), "settings": {BUCKET_CAP: cap}} for cap in CAPS_MB]
-    return {"conditions": caps, "seed": 0}
+    return {"conditions": caps, "seed": secrets.randbits(32)}
 
 
 def bucket_condition(cap_mb: float) -> str:
