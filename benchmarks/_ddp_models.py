@@ -3,8 +3,8 @@ caps take turns in one process. Knows nothing of tracekit.
 
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python benchmarks/_ddp_models.py linear --caps default,1,4
 
-Each cap has a model of its own; all ranks change at the same steps. Rank 0 prints one JSON object: by cap the median
-step of each block, ms.
+Each cap has a model of its own; all ranks change at the same steps. Rank 0 prints one JSON object: `step_ms`, by cap
+the median step of each block, and `buckets`, by cap the sizes of those that torch has made.
 """
 
 import argparse
@@ -75,8 +75,8 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 }
 
 
-def training(name: str, cap: str) -> Callable[[], float]:
-    """A step of a new model: how long it took, s."""
+def training(name: str, cap: str) -> tuple[Callable[[], float], DistributedDataParallel]:
+    """A step of a new model: how long it took, s; and the model."""
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     shared = DistributedDataParallel(model, bucket_cap_mb=None if cap == "default" else float(cap))
@@ -90,7 +90,7 @@ def training(name: str, cap: str) -> Callable[[], float]:
         optimizer.step()
         return time.perf_counter() - began
 
-    return step
+    return step, shared
 
 
 def first_steps(step: Callable[[], float]) -> float:
@@ -110,7 +110,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    steps = {cap: training(options.model, cap) for cap in options.caps.split(",")}
+    trained = {cap: training(options.model, cap) for cap in options.caps.split(",")}
+    steps = {cap: step for cap, (step, _) in trained.items()}
     count = max(options.steps, round(SECONDS / first_steps(next(iter(steps.values())))))
     order = random.Random(0)
     found: dict[str, list[float]] = {cap: [] for cap in steps}
@@ -120,7 +121,8 @@ def main() -> None:
             if number:
                 found[cap].append(1e3 * statistics.median(times))
     if dist.get_rank() == 0:
-        print(json.dumps(found))
+        made = {cap: model._get_ddp_logging_data()["rebuilt_bucket_sizes"] for cap, (_, model) in trained.items()}
+        print(json.dumps({"step_ms": found, "buckets": made}))
     dist.barrier()
     dist.destroy_process_group()
 

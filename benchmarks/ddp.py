@@ -8,7 +8,7 @@ place the program is recorded as it is, with torch's own cap, and `tracekit anal
 every other one; and once more with `--explore buckets`, which tries them. After each of the two all caps take turns in
 a process per rank, in blocks of steps in random order, each with a model of its own: the truth, to which both count, as
 one process has taken 7 % longer than the next here, and more of them, up to eight, until what it says of each cap has a
-standard error of 1 %; caps that make the same buckets count as one.
+standard error of 1 %; caps with which torch has made the same buckets count as one.
 `predicted` tells of the first run, `explored` of the second. `errors` are those of ratios to the run's own cap;
 `covered`: whether the truth lies in the range, and `outside` whether it certainly does not: by more than it is unsure
 of itself (95 %). Then the recommended cap, the best one and the run's own take turns,
@@ -70,11 +70,14 @@ def measure(
         return _on_one(before, [model, *arguments])
 
     def in_turn(caps: Iterable[str], rounds: int) -> dict[str, list[float]]:
-        return json.loads(ranks([], "--caps", ",".join(caps), "--rounds", str(rounds)))
+        found = json.loads(ranks([], "--caps", ",".join(caps), "--rounds", str(rounds)))
+        made.update(found["buckets"])
+        return found["step_ms"]
 
     for host in hosts if PLACES[place] else ():
         host.limited_to(PLACES[place])
     scratch, reports, truths = Path(keep or tempfile.mkdtemp()), [], []
+    made: dict[str, str] = {}
     try:
         for name, flags, blocks in (("predicted", [], 20), ("explored", ["--explore", "buckets"], explore_blocks)):
             run = str(scratch / f"{model}-{place}-{name}")
@@ -89,7 +92,7 @@ def measure(
     finally:
         if keep is None:
             shutil.rmtree(scratch)
-    alike = _alike(reports[1]["buckets"])
+    alike = _alike(made)
     recommended = [*(_recommended(report) for report in reports), _fastest(truths[0])]
     true, noise = _true(_joined(truths), alike)
     while max(noise.values()) > UNSURE and len(truths) < MOST_TRUTHS:
@@ -121,27 +124,22 @@ def measure(
 
 def _true(times: dict[str, Floats], alike: Callable[[str], str]) -> tuple[dict[str, float], dict[str, float]]:
     """By cap what a step takes as a share of one with the run's own, and the standard error of that."""
-    true, noise = {}, {}
-    for cap in CAPS:
-        same = [times[other] / times[OWN] for other in CAPS if alike(other) == alike(cap)]
-        of_each_round = np.mean(same, axis=0)
-        true[cap] = float(np.median(same))
-        noise[cap] = float(np.std(of_each_round) / np.sqrt(len(of_each_round)))
-    return true, noise
+
+    def of_each_round(cap: str) -> Floats:
+        return np.mean([times[other] for other in CAPS if alike(other) == alike(cap)], axis=0)
+
+    ratios = {cap: of_each_round(cap) / of_each_round(OWN) for cap in CAPS}
+    true = {cap: float(np.median(each)) for cap, each in ratios.items()}
+    return true, {cap: float(np.std(each) / np.sqrt(len(each))) for cap, each in ratios.items()}
 
 
 def _joined(times: list[dict[str, list[float]]]) -> dict[str, Floats]:
     return {cap: np.concatenate([each[cap] for each in times]) for cap in times[0]}
 
 
-def _alike(buckets: dict[str, Any]) -> Callable[[str], str]:
-    """By the name of a cap that of the smallest that makes the same buckets: those that an exploration tried differ."""
-    told = [each["cap_mb"] for each in buckets["forecasts"][1:]]
-
-    def of(cap: str) -> str:
-        return OWN if cap == OWN else f"{max((each for each in told if each <= float(cap)), default=float(cap)):g}"
-
-    return of
+def _alike(buckets: dict[str, str]) -> Callable[[str], str]:
+    """By the name of a cap, the first of those that make the same buckets."""
+    return lambda cap: next(other for other in CAPS if buckets[other] == buckets[cap])
 
 
 def _recommended(report: dict[str, Any]) -> str:
