@@ -104,13 +104,18 @@ def test_a_model_whose_gradients_never_met_is_told(tmp_path: Path) -> None:
     assert "no gradient bucket was seen" in analyze(found).advice
 
 
-def explored(path: Path, step_ms: dict[str, float], rounds: int, noise: float = 0.05) -> Run:
-    """Two ranks that tried these caps in turn: 3 steps of each block belong to the change, and are ten times as long.
-    The machine is up to twice as slow in some rounds as in others."""
+def explored(
+    path: Path, step_ms: dict[str, float], rounds: int, noise: float = 0.05, seldom: str = "", every: int = 4
+) -> Run:
+    """Two ranks that tried these caps in turn, one of them `seldom`: 3 steps of each block belong to the change, and
+    are ten times as long. The machine is up to twice as slow in some rounds as in others."""
     random, tapes = np.random.default_rng(1), [Tape(process=rank, role=f"rank {rank}", rank=rank) for rank in (0, 1)]
     for tape in tapes:
         tape.gap(100)
-    for number, (round_, cap) in enumerate((round_, cap) for round_ in range(rounds) for cap in step_ms):
+    blocks = [
+        (round_, cap) for round_ in range(rounds) for cap in step_ms if cap != seldom or round_ % every == every - 1
+    ]
+    for number, (round_, cap) in enumerate(blocks):
         factor = (1 + round_ % 3 / 2) * np.exp(noise * random.standard_normal())
         for tape in tapes:
             start = tape.now
@@ -136,9 +141,23 @@ def test_caps_that_were_tried_are_measured(tmp_path: Path) -> None:
     assert 1 < second.low_ms / own.expected_ms < 1.1 < second.high_ms / own.expected_ms
     (setting,) = [each for each in report.settings if each.name == "ddp.bucket_cap_mb"]
     assert (setting.recommended, setting.basis, setting.effect) == (1.0, "measured", "identical")
-    assert setting.gain.low < 0.1 < setting.gain.high and "in 20 rounds" in setting.why
-    assert "measured in 20 rounds" in text_report(report)
+    assert setting.gain.low < 0.1 < setting.gain.high and "in up to 20 rounds" in setting.why
+    assert "measured in up to 20 rounds" in text_report(report)
     assert buckets_figure(report.buckets).data
+
+
+def test_a_cap_that_was_tried_seldom_is_compared_in_its_own_rounds(tmp_path: Path) -> None:
+    """GIVEN a slow cap that was tried in a quarter of the rounds THEN the other one is measured in all of them, and
+    what is told of the slow one is no less true, but wider."""
+    caps = {"25": 10.0, "1": 9.0, "4": 13.0}
+    report = analyze(explored(tmp_path / "run", caps, rounds=24, seldom="4"))
+    assert report.buckets is not None and report.buckets.rounds == 24
+    own, first, second = ((each.low_ms, each.expected_ms, each.high_ms) for each in report.buckets.forecasts)
+    assert first[0] / own[1] < 0.9 < first[2] / own[1] < 1
+    assert second[0] / own[1] < 1.3 < second[2] / own[1]
+    assert second[2] / second[0] > first[2] / first[0]
+    short = analyze(explored(tmp_path / "short", caps, rounds=8, seldom="4"))
+    assert short.buckets is None and "2 rounds of blocks" in short.advice
 
 
 def test_caps_that_may_be_no_faster_are_not_recommended(tmp_path: Path) -> None:

@@ -155,5 +155,5 @@ def _why(summary: BucketSummary, best: BucketForecast) -> str:
     others = f"{best.buckets} buckets of {best.cap_mb:g} MiB in place of {now.buckets}{own}"
     both = f"{best.expected_ms:.3g} ms a step, {now.expected_ms:.3g} now"
     if summary.rounds is not None:
-        return f"{others} took {both}, in {summary.rounds} rounds of blocks of steps in one run"
+        return f"{others} took {both}, in up to {summary.rounds} rounds of blocks of steps in one run"
     return f"{others} are replayed to take {both}; without communication it would be {summary.ideal_ms:.3g} ms"

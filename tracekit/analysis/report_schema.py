@@ -326,8 +326,8 @@ class BucketForecast(msgspec.Struct):
 class BucketSummary(msgspec.Struct):
     """The gradient buckets of the model that DistributedDataParallel wraps: `forecasts` by cap, the first for that of
     the run, `cap_mb`. If communication cost nothing a step would take `ideal_ms`. The best replay `missed` what the run
-    saw by this share of a step. Where the caps were tried in turn, in so many `rounds`, these are None, and the
-    forecasts were measured."""
+    saw by this share of a step. Where the caps were tried in turn, in so many `rounds` or, what is clearly
+    slower, in some of them, these are None, and the forecasts were measured."""
 
     cap_mb: float
     ranks: int

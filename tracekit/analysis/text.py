@@ -270,7 +270,7 @@ def _buckets(report: Report) -> Lines:
         )
         for number, each in enumerate(found.forecasts)
     ]
-    how = f"measured in {found.rounds} rounds"
+    how = f"measured in up to {found.rounds} rounds"
     if found.rounds is None:
         how = f"predicted; {found.ideal_ms:.4g} ms a step without communication"
     title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, {how}"
