@@ -61,7 +61,8 @@ class BucketExploration:
         self._configurations: deque[dict[str, object]] = deque(maxlen=MOST_MODELS)
         self._conditions: list[tuple[str, Any]] = []  # by number: the name, and what torch makes of the cap
         self._queue: list[int] = []
-        self._rounds: Rounds | None = None  # of the rank that chooses
+        self._rounds: Rounds | None = None  # of the rank that chooses, and
+        self._chosen: list[int] | None = None  # its next round, as long as that has not begun
         self._block: int | None = None
         self._round, self._number, self._began = -1, 0, 0
         self._left, self._per_step = 0, 1  # passes of this block, and of a step
@@ -182,8 +183,10 @@ class BucketExploration:
             self._failed(error)
 
     def _offer(self) -> None:
-        begins = self._rounds.begin if self._rounds is not None and not self._queue else None
-        self._agreement.offer(self._number, self._counted, begins)
+        """For each run of the engine, as any may be the last one of the pass; a round is chosen once."""
+        if self._rounds is not None and not self._queue and self._chosen is None:
+            self._chosen = self._rounds.begin()
+        self._agreement.offer(self._number, self._counted, self._chosen)
 
     def leave(self, failed: bool) -> None:
         if self._is_off or not self._depth or self._thread != get_ident():
@@ -241,7 +244,7 @@ class BucketExploration:
         """Begin the next block."""
         if not self._queue:
             self._round += 1
-            self._queue = self._agreement.told()
+            self._queue, self._chosen = self._agreement.told(), None
         self._number += 1
         self._block = self._queue.pop(0)
         self._left = (_TRANSITION + _STEPS) * self._per_step
@@ -299,14 +302,14 @@ class Agreement:
         self._store, self._group, self._ranks = store, group, ranks
         self._key = ""
 
-    def offer(self, block: int, counted: int, choose: Callable[[], list[int]] | None = None) -> None:
+    def offer(self, block: int, counted: int, chosen: list[int] | None = None) -> None:
         """`counted`: how many collectives the group has begun, by which a pass is known. Who chooses what comes next
         tells it to all."""
         key = f"tracekit/buckets/{self._group}/{block}/{counted}"
         if key != self._key:  # a rank may run the engine for itself before
             self._key = key
-            if choose is not None:
-                self._store.set(f"{key}/next", json.dumps(choose()))
+            if chosen is not None:
+                self._store.set(f"{key}/next", json.dumps(chosen))
             self._store.add(key, 1)
 
     def is_reached(self) -> bool:
