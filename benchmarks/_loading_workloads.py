@@ -6,6 +6,7 @@ Each round runs the workload once, or at each setting of the grid, in random ord
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
 `2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
 (`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
+With `--warmed` an epoch comes before each round that does not count: who has slept takes longer at first.
 With `--in-turn` it prints an empty line once it is ready, and each line of input asks for a round, so that several such
 processes can take turns; where none comes, as in a probe, it has as many `--rounds` as it has otherwise.
 """
@@ -225,9 +226,13 @@ def variant(workload: Workload, names: list[str]) -> Workload:
     return workload
 
 
-def one_round(workload: Workload, cells: list[str], unit: int, store: str) -> dict[str, tuple[float, float]]:
+def one_round(
+    workload: Workload, cells: list[str], unit: int, store: str, warmed: bool
+) -> dict[str, tuple[float, float]]:
     """What `run` has found of each cell."""
     found = {}
+    if warmed:
+        run(replace(workload, epochs=1), workload.workers, workload.prefetch, unit, store)
     for cell in random.sample(cells, len(cells)):
         workers, prefetch, *names = cell.split(":")
         with recording_as(names):
@@ -249,6 +254,7 @@ def main() -> None:
     parser.add_argument("--grid")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--in-turn", action="store_true")
+    parser.add_argument("--warmed", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -258,7 +264,7 @@ def main() -> None:
     if options.in_turn:
         print(flush=True)
     for _ in turns_of(options.rounds) if options.in_turn else range(options.rounds):
-        print(json.dumps(one_round(workload, cells, options.unit, options.store)), flush=True)
+        print(json.dumps(one_round(workload, cells, options.unit, options.store, options.warmed)), flush=True)
 
 
 if __name__ == "__main__":
