@@ -1,7 +1,7 @@
 """What a program waits for its loader for, as one recorded run tells it and as a process does that takes turns with it
 and runs the program as it is, with instant storage, and with instant samples. Who has slept while the other had its
-turn starts its workers slower, and took 30 ms longer for its first batch: an epoch of each turn comes before, and does
-not count."""
+turn starts its workers slower, and took 30 ms longer for its first batch: so each turn begins with epochs that do not
+count."""
 
 from typing import Any
 

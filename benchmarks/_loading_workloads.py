@@ -6,7 +6,8 @@ Each round runs the workload once, or at each setting of the grid, in random ord
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
 `2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
 (`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
-With `--warmed` an epoch comes before each round that does not count: who has slept takes longer at first.
+With `--warmed` the first setting comes once more before each round, and does not count: who has slept takes longer at
+first.
 With `--in-turn` it prints an empty line once it is ready, and each line of input asks for a round, so that several such
 processes can take turns; where none comes, as in a probe, it has as many `--rounds` as it has otherwise.
 """
@@ -229,11 +230,9 @@ def variant(workload: Workload, names: list[str]) -> Workload:
 def one_round(
     workload: Workload, cells: list[str], unit: int, store: str, warmed: bool
 ) -> dict[str, tuple[float, float]]:
-    """What `run` has found of each cell."""
+    """What `run` has found of each cell, at last."""
     found = {}
-    if warmed:
-        run(replace(workload, epochs=1), workload.workers, workload.prefetch, unit, store)
-    for cell in random.sample(cells, len(cells)):
+    for cell in [*cells[:warmed], *random.sample(cells, len(cells))]:  # one loader, whose place is this one
         workers, prefetch, *names = cell.split(":")
         with recording_as(names):
             found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)
