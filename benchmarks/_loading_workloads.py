@@ -232,7 +232,8 @@ def one_round(
 ) -> dict[str, tuple[float, float]]:
     """What `run` has found of each cell, at last."""
     found = {}
-    for cell in [*cells[:warmed], *random.sample(cells, len(cells))]:  # one loader, whose place is this one
+    first = cells[:1] if warmed else []
+    for cell in [*first, *random.sample(cells, len(cells))]:  # from one place, or it would be another loader
         workers, prefetch, *names = cell.split(":")
         with recording_as(names):
             found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)

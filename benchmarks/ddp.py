@@ -6,15 +6,15 @@ Two ranks: on two emulated hosts, network namespaces with a link of limited band
 each (root is needed); or on this one, whose CPUs they share with what sends their gradients (`shared`). Per model and
 place the program is recorded as it is, with torch's own cap, and `tracekit analyze` predicts the time of a step with
 every other one; and once more with `--explore buckets`, which tries them, and again in a run of twice the length as
-long as that is undecided, as it advises itself, at most twice. After each of the two all caps take turns in a process
-per rank, in blocks of steps in random order, each with a model of its own: the truth, to which both count, as one
-process has taken 7 % longer than the next here, and more of them, up to eight, until what it says of each cap has a
-standard error of 1 %; caps with which torch has made the same buckets count as one. `predicted` tells of the first run,
-`explored` of the second. `errors` are those of ratios to the run's own cap; `covered`: whether the truth lies in the
-range, and `outside` whether it certainly does not: by more than it is unsure of itself (95 %). Then the recommended
-cap, the best one and the run's own take turns, twice too, as the best of many in the same rounds is the luckiest:
-`of_the_best` is how fast the recommended one is there, as a share of the best, which is `unsure` by so much (95 %);
-where that leaves open whether it is 98 %, they go on, up to six times, all of which count.
+long as that is undecided, at most twice. After each of the two all caps take turns in a process per rank, in blocks of
+steps in random order, each with a model of its own: the truth, to which both count, as one process has taken 7 % longer
+than the next here, and more of them, up to eight, until what it says of each cap has a standard error of 1 %; caps with
+which torch has made the same buckets count as one. `predicted` tells of the first run, `explored` of the second.
+`errors` are those of ratios to the run's own cap; `covered`: whether the truth lies in the range, and `outside` whether
+it certainly does not: by more than it is unsure of itself (95 %). Then the recommended cap, the best one and the run's
+own take turns, twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the
+recommended one is there, as a share of the best, which is `unsure` by so much (95 %); where that leaves open whether it
+is 98 %, they go on, up to six times, all of which count.
 What no forecast can do better: `by_chance` are the errors that one would have that told nothing but the truth, by how
 much what is measured here as the truth is unsure, and `swept` is the cap that the first half of the truth, a sweep of
 all of them, would recommend. Three quarters of an hour on two CPUs, or more.
@@ -55,8 +55,8 @@ FINAL, RESAMPLES = 2, 1000
 NEAR, MOST_FINALS = 0.98, 6
 # There are as many rounds as a step with each cap, one after the other, fits into this time, s; and no more than these.
 LEAST_S, MOST_ROUNDS = 4.0, 6
-# An exploration that is undecided is made again, up to so many times as long.
-UNDECIDED, LONGEST = "undecided", 4
+# An exploration that is undecided is made again, so many times as long.
+EXPLORED_TIMES = (1, 2, 4)
 # How unsure the truth may be, as a standard error, and in how many processes it is asked at most.
 UNSURE, MOST_TRUTHS = 0.01, 8
 
@@ -84,16 +84,23 @@ def measure(
             raise SystemExit(f"{model}, {place}, {name}: no caps are told of; {report['advice']}")
         return report
 
+    def predict() -> dict[str, Any]:
+        return recorded("predicted", [], 20)
+
+    def explore() -> dict[str, Any]:
+        for times in EXPLORED_TIMES:
+            report = recorded("explored", ["--explore", "buckets"], times * explore_blocks)
+            if not _is_undecided(report):
+                break
+        return report
+
     for host in hosts if PLACES[place] else ():
         host.limited_to(PLACES[place])
     scratch, reports, truths = Path(keep or tempfile.mkdtemp()), [], []
     made: dict[str, str] = {}
     try:
-        for name, flags, blocks in (("predicted", [], 20), ("explored", ["--explore", "buckets"], explore_blocks)):
-            reports.append(recorded(name, flags, blocks))
-            while name == "explored" and UNDECIDED in reports[-1]["advice"] and blocks < LONGEST * explore_blocks:
-                blocks *= 2
-                reports[-1] = recorded(name, flags, blocks)
+        for tell in (predict, explore):
+            reports.append(tell())
             fit = LEAST_S / (len(CAPS) * reports[0]["steps"]["median_ms"] / 1e3)
             rounds = max(rounds, min(MOST_ROUNDS, round(fit)))
             truths.append(in_turn(CAPS, rounds))
@@ -152,6 +159,12 @@ def _alike(buckets: dict[str, str]) -> Callable[[str], str]:
 
 def _recommended(report: dict[str, Any]) -> str:
     return next((f"{each['recommended']:g}" for each in report["settings"] if each["name"] == SETTING), OWN)
+
+
+def _is_undecided(report: dict[str, Any]) -> bool:
+    """Whether another cap is expected to be faster, and none is certain to be."""
+    own, *others = (each["expected_ms"] for each in report["buckets"]["forecasts"])
+    return _recommended(report) == OWN and min(others, default=own) < own
 
 
 def _fastest(times: dict[str, list[float]]) -> str:

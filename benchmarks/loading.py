@@ -14,11 +14,11 @@ four, all of which count. `swept` is what a third of the rounds of the grid, a s
 every setting, tells of the other two, and recommends: about as well as anybody can know here who measures for no
 longer. Two more processes take turns: the workload recorded, and one that runs it as it is, with instant storage, and
 with instant samples. `split_errors` compare the shares of storage and of computing in the waiting that the recorded one
-tells with what the other three tell, which is `unsure` by so much (95 %), in points of the waiting (`waits` is the
-share that this is of all time); where the errors are not clear the two go on, in fresh processes, up to eight `times`,
-all of which count. `recording` is how much longer a batch takes while it is recorded than with the hooks taken out of
-the same process, in turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time that went to other
-virtual machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
+tells with what the other one tells, which is `unsure` by so much (95 %), in points of the waiting (`waits` is the share
+that this is of all time); where the errors are not clear the two go on, in fresh processes, up to eight `times`, all of
+which count. `recording` is how much longer a batch takes while it is recorded than with the hooks taken out of the same
+process, in turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time that went to other virtual
+machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
 
 Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
 `samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,
