@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import Tape, make_manifest, make_run, train, training_run
+from synthetic import Tape, make_manifest, make_run, ns, train, training_run
 
 from tracekit.advice import analyze
 from tracekit.analysis.report import report_json
@@ -123,6 +123,37 @@ def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:
     notes = [Missing("steps, layers, operators, batches, collectives", "the program never imported torch")]
     found, _ = analyzed(make_run(tmp_path / "run", [Tape()], manifest=make_manifest(torch=None, missing=notes)))
     assert [note["what"] for note in found["missing"]] == [notes[0].what, "counters"]
+
+
+@pytest.mark.parametrize(
+    ("by_workers", "itself", "said"),
+    [
+        ([0, 1, 4], [0, 3], "how 5 of 10 batches were made"),  # of five each
+        ([0, 1], [0, 1, 2, 3, 4], "how 3 of 5 batches were made"),
+        ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4], ""),  # one was made and never taken
+        ([], [0], "how 4 of 5 batches were made"),  # no worker reached the recording
+        ([], [], ""),
+    ],
+)
+def test_batches_that_were_left_out_are_counted(
+    tmp_path: Path, by_workers: list[int], itself: list[int], said: str
+) -> None:
+    main, worker = Tape(), Tape(process=1, role="loader_worker", parent=0, worker=0)
+    for turn in by_workers:
+        worker.fetch(1.0, turn=turn)
+        worker.batch(0.5, loader="inside a data set of a worker")
+    for index in range(5):
+        main.batch(2.0, loader="with workers", index=index, worker=0)
+        begun = main.now
+        if index in itself:
+            main.gap(0.1)
+            main.fetch(1.5, turn=index)
+            main.now = begun + ns(0.5)
+            main.batch(0.2, loader="inside a data set")
+        main.now = begun
+        main.batch(2.0, loader="without workers", index=index)
+    found, _ = analyzed(make_run(tmp_path / "run", [main, worker]))
+    assert [note["what"] for note in found["missing"] if "batches were made" in note["what"]] == [said] * bool(said)
 
 
 def test_phases_are_those_of_the_steps_in_which_calls_were_recorded(tmp_path: Path) -> None:

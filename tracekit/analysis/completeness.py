@@ -7,12 +7,28 @@ from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
 
 _RULES_WITH_A_MARK_AT_THE_END = {"explicit": What.MARK, "optimizer": What.OPTIMIZER, "backward": What.BACKWARD}
+# A program without workers makes a batch as it asks for it. A loader inside its data set does not count.
+_BATCHES_MADE = """
+    WITH of_workers AS (SELECT process FROM processes WHERE worker >= 0),
+        itself AS (SELECT * FROM fetches ANTI JOIN of_workers USING (process)),
+        got AS (SELECT * FROM batches ANTI JOIN of_workers USING (process)),
+        itself_of AS (
+            SELECT DISTINCT got.process, got.loader FROM itself ASOF JOIN got ON itself.process = got.process
+            AND itself.thread = got.thread AND itself.start_ns >= got.start_ns
+        )
+    SELECT
+        (SELECT count(*) FROM got WHERE worker >= 0),
+        (SELECT count(*) FROM fetches SEMI JOIN of_workers USING (process)),
+        (SELECT count(*) FROM got SEMI JOIN itself_of USING (process, loader) WHERE worker < 0),
+        (SELECT count(*) FROM itself)
+"""
 
 
 def all_missing(run: Run, has_steps: bool, unfinished: list[Missing]) -> list[Missing]:
     """What was not captured, cannot be read or cannot be derived, each with the reason. `unfinished` are the steps that
     no process came to the end of."""
-    notes = [*run.missing, *(unfinished if _is_cut_short(run) else []), *_ranks_not_seen(run)]
+    cut_off = unfinished if _is_cut_short(run) else []
+    notes = [*run.missing, *cut_off, *_ranks_not_seen(run), *_batches_left_out(run)]
     said = {word for note in notes for word in note.what.split(", ")}
     if not has_steps and "steps" not in said:
         notes.append(_no_steps(run))
@@ -35,6 +51,24 @@ def _ranks_not_seen(run: Run) -> list[Missing]:
         )
         for (attempt, world), ranks in seen.items()
         if len(ranks) < world
+    ]
+
+
+def _batches_left_out(run: Run) -> list[Missing]:
+    """Batches of which nothing was recorded as they were made, of loaders of which some were recorded."""
+    made_by_workers, seen_of_them, made_itself, seen_itself = run.sql(_BATCHES_MADE).iloc[0].astype(int)
+    left_out = made = 0
+    for whole, seen in ((made_by_workers, seen_of_them), (made_itself, seen_itself)):
+        if 0 < seen < whole:
+            left_out, made = left_out + int(whole - seen), made + int(whole)
+    if not left_out:
+        return []
+    return [
+        Missing(
+            f"how {left_out:,} of {made:,} batches were made",
+            "not every one is recorded, to keep to the budget, which --overhead raises; they are taken to be like those"
+            " around them",
+        )
     ]
 
 
