@@ -17,7 +17,6 @@ from .phase_clock import LOADING
 from .short_batches import Iteration, ShortBatches
 from .spool import threads
 from .steps import BATCH
-from .tracebacks import worded_without_us
 
 # Of the batches of steps that are so short, but for a loader's first ones, one in so many is measured, in a place that
 # is another one each time: a program may have a period of its own. Of still shorter ones it is one in more: between two
@@ -53,16 +52,12 @@ class Loading:
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
         agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
-        agent.when_imported("loading", "torch._utils", self._hook_errors)
         agent.before_exit.append(self._settle)
         self._short = ShortBatches(agent, fetching)
 
     def off(self) -> None:
         self._patches.undo()
         self._fetching.off()
-
-    def _hook_errors(self, module: ModuleType) -> None:
-        self._patches.replace(module.ExceptionWrapper, "__init__", worded_without_us)
 
     def _hook_iterators(self, module: ModuleType) -> None:
         self._patches.replace(module._BaseDataLoaderIter, "__init__", self._named_iterator)

@@ -1,56 +1,68 @@
-"""A program that crashes prints the traceback it would print without us: the frames of our wrappers are left out."""
+"""A traceback is put into words as it would be without us: the frames of our wrappers are left out."""
 
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from traceback import walk_tb
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
+# What the functions of `traceback` find frames by: the second one from Python 3.11 on.
+_WALKS = ("walk_tb", "_walk_tb_with_full_positions")
 
 
 def hide_our_frames() -> None:
-    """Filter the tracebacks that reach `sys.excepthook` and `threading.excepthook`, then hand them on."""
-    hook, thread_hook = sys.excepthook, threading.excepthook
+    """Filter the tracebacks that reach the hooks of the interpreter, then hand them on; and those that are formatted,
+    by the program, by logging, or by a loader's worker for the program."""
+    hook, thread_hook, ignored_hook = sys.excepthook, threading.excepthook, sys.unraisablehook
 
-    def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         _clean(error)
-        hook(kind, error, without_our_frames(traceback))
+        hook(kind, error, without_our_frames(trace))
+
+    def unraisablehook(arguments: Any) -> None:
+        kind, error, trace, *others = arguments
+        if error is not None:
+            _clean(error)
+        ignored_hook(type(arguments)((kind, error, without_our_frames(trace), *others)))
 
     def thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_value is not None:
             _clean(arguments.exc_value)
         thread_hook(arguments)
 
-    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+    sys.excepthook, threading.excepthook, sys.unraisablehook = excepthook, thread_excepthook, unraisablehook
+    for name in _WALKS:
+        if hasattr(traceback, name):
+            setattr(traceback, name, _less_our_frames(getattr(traceback, name)))
 
 
-def worded_without_us(original: Callable[..., None]) -> Callable[..., None]:
-    """In place of `__init__` of torch's `ExceptionWrapper`, which turns an exception into text in a loader's worker."""
+def _less_our_frames(walk: Callable[..., Any]) -> Callable[..., Any]:
+    def walk_tb(trace: TracebackType | None) -> Iterator[Any]:
+        return (entry for entry in walk(trace) if not _is_ours(entry[0]))
 
-    def __init__(wrapper: Any, exc_info: Any = None, *args: Any, **kwargs: Any) -> None:
-        kind, error, traceback = exc_info or sys.exc_info()
-        if isinstance(error, BaseException):
-            _clean(error)
-        original(wrapper, (kind, error, without_our_frames(traceback)), *args, **kwargs)
-
-    return __init__
+    return walk_tb
 
 
-def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     """The same traceback less the frames of files in this folder."""
     kept = []
-    while traceback is not None:
-        if os.path.dirname(traceback.tb_frame.f_code.co_filename) != _OURS:
-            kept.append(traceback)
-        traceback = traceback.tb_next
+    while trace is not None:
+        if not _is_ours(trace.tb_frame):
+            kept.append(trace)
+        trace = trace.tb_next
     result = None
     for entry in reversed(kept):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return os.path.dirname(frame.f_code.co_filename) == _OURS
 
 
 def _clean(error: BaseException) -> None:

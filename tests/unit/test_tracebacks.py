@@ -1,14 +1,16 @@
-"""Tracebacks of programs that crash: without our frames, otherwise as ever."""
+"""Tracebacks that a program prints: without our frames, otherwise as ever."""
 
 import sys
 import threading
 import traceback
+from traceback import walk_tb
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tracekit.collectors import tracebacks
-from tracekit.collectors.tracebacks import hide_our_frames, without_our_frames
+from tracekit.collectors.tracebacks import _WALKS, hide_our_frames, without_our_frames
 
 OURS = compile("def wrapper(function):\n    return function()\n", tracebacks._OURS + "/layers.py", "exec")
 NAMESPACE: dict[str, object] = {}
@@ -22,10 +24,17 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     seen: list[BaseException] = []
 
     def hook(kind: object, error: BaseException, trace: object) -> None:
-        assert error.__traceback__ is trace or names(error) == [f.name for f in traceback.extract_tb(trace)]  # type: ignore[arg-type]
+        assert error.__traceback__ is trace or names(error) == names_in(trace)
         seen.append(error)
 
+    def ignored_hook(arguments: Any) -> None:
+        assert names(arguments.exc_value) == names_in(arguments.exc_traceback)
+        seen.append(arguments.exc_value)
+
+    for walk in _WALKS:
+        monkeypatch.setattr(traceback, walk, getattr(traceback, walk))
     monkeypatch.setattr(sys, "excepthook", hook)
+    monkeypatch.setattr(sys, "unraisablehook", ignored_hook)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: seen.append(arguments.exc_value))
     hide_our_frames()
     return seen
@@ -44,7 +53,11 @@ def caught(function: object = users) -> BaseException:
 
 
 def names(error: BaseException) -> list[str]:
-    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return names_in(error.__traceback__)
+
+
+def names_in(trace: Any) -> list[str]:
+    return [frame.f_code.co_name for frame, _ in walk_tb(trace)]  # Python's own: also where ours are left out
 
 
 def crash(error: BaseException) -> None:
@@ -123,3 +136,30 @@ def test_hooks_of_threads(hooked: list[BaseException]) -> None:
 
     assert hooked == [error, None]
     assert "wrapper" not in names(error)
+
+
+def test_what_is_formatted_is_without_our_frames(hooked: list[BaseException]) -> None:
+    """Also of causes and of members of groups, and with the error as it is."""
+    error = BaseExceptionGroup("many", [caught()])
+    error.__cause__ = caught()
+
+    text = "".join(traceback.format_exception(error))
+
+    assert text.count("in users\n") == 2 and "wrapper\n" not in text
+    listed = traceback.extract_tb(error.__cause__.__traceback__)
+    assert [frame.name for frame in listed] == ["caught", "<lambda>", "users"]
+    assert [frame.f_code.co_name for frame, _ in traceback.walk_tb(caught().__traceback__)] == [
+        "caught",
+        "<lambda>",
+        "users",
+    ]
+    assert "wrapper" in names(error.__cause__) and not hooked
+
+
+def test_exceptions_that_are_ignored_are_without_our_frames(hooked: list[BaseException]) -> None:
+    class Closes:
+        def __del__(self) -> None:
+            wrapper(users)  # type: ignore[operator]
+
+    Closes()
+    assert [names(error) for error in hooked] == [["__del__", "users"]]
