@@ -118,8 +118,10 @@ def test_the_budget_is_kept_and_said(clock: list[float]) -> None:
 
 
 def test_a_budget_for_less_than_three_rounds_decides_nothing(clock: list[float]) -> None:
-    made, _ = study({"a": 10.0, "b": 5.0}, clock, budget=7)
-    assert "larger --budget" in made.stopped
+    """GIVEN time for two rounds, which the first one shows THEN the second is not run for nothing."""
+    made, runs = study({"a": 10.0, "b": 5.0}, clock, budget=7)
+    assert made.stopped.startswith("no time for 2 more rounds after 1 round; at least 3 are needed")
+    assert "larger --budget" in made.stopped and len(runs.median_ms["a"]) == 1
     assert {each.verdict for each in made.comparisons()} == {"undecided"}
 
 

@@ -117,8 +117,10 @@ class Rounds:
                 if is_settled(self.comparisons()[:-1]):  # the floor itself need not be
                     self.stopped = f"every comparison was settled after {done} rounds"
                     return
-            if time.monotonic() + each > deadline or done == _MOST_ROUNDS:
-                what = "no time for another round" if done < _MOST_ROUNDS else "the most that a study takes"
+            needed = max(_FEWEST_ROUNDS - done, 1) if done else 1  # what a round takes the first one tells
+            if time.monotonic() + needed * each > deadline or done == _MOST_ROUNDS:
+                what = "no time for another round" if needed == 1 else f"no time for {needed} more rounds"
+                what = what if done < _MOST_ROUNDS else "the most that a study takes"
                 self.stopped = f"{what} after {done} round{'' if done == 1 else 's'}"
                 if done < _FEWEST_ROUNDS:
                     self.stopped += (
