@@ -1,10 +1,15 @@
 """Which run a command is asked about."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.cli.saying import say
 from tracekit.errors import RunError
 from tracekit.settings.catalogue import Value
+
+if TYPE_CHECKING:
+    from tracekit.analysis.report_schema import Setting
 
 
 def locate(run: Path | None) -> Path:
@@ -69,3 +74,27 @@ def best_fixed_of(given: Path) -> int | None:
         return int(min(step, key=lambda count: step[count]["expected"])) if step else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
+
+
+def predicted_of(given: Path, values: Mapping[str, Value]) -> "list[Setting]":
+    """What the run or study that the settings are of, or that their file is in, recommends, as far as these are it."""
+    import msgspec
+
+    from tracekit.analysis.report_schema import Setting
+
+    path = given.parent if given.is_file() else locate(given)
+    for name in ("study.json", "findings.json"):
+        try:
+            found = msgspec.json.decode((path / name).read_bytes(), type=dict[str, msgspec.Raw])
+            told = msgspec.json.decode(found["settings"], type=list[Setting])
+        except (OSError, LookupError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
+            continue
+        return [each for each in told if _as_recommended(each, values)]
+    return []
+
+
+def _as_recommended(setting: "Setting", values: Mapping[str, Value]) -> bool:
+    plan = setting.recommended
+    if isinstance(plan, dict):
+        return all(values.get(f"{setting.name}.{layer}") == count for layer, count in plan.items())
+    return values.get(setting.name) == plan

@@ -37,7 +37,7 @@ def command(
         tracekit verify tracekit-runs/train-20260721T101500Z-1a2b3c -- python train.py
         tracekit verify --require faster --budget 10m settings.toml -- python train.py
     """
-    from tracekit.cli.locate import best_fixed_of, settings_of
+    from tracekit.cli.locate import best_fixed_of, predicted_of, settings_of
     from tracekit.record.launch import find_program
     from tracekit.record.machine import cpus_for, refuse_elsewhere
     from tracekit.study.result import text_of
@@ -50,7 +50,8 @@ def command(
     cpus_for(values)
     folder = output or study_folder(program)
     end_on_signals()
-    study = verify(program, folder, values, best_fixed_of(settings), budget, narrator(quiet))
+    predicted = predicted_of(settings, values)
+    study = verify(program, folder, values, best_fixed_of(settings), budget, narrator(quiet), predicted)
     click.echo(study.as_json() if as_json else text_of(study), nl=as_json)
     first, *others = [each.verdict for each in study.comparisons if each.b == RECOMMENDED]
     return int(require is not None and (first != require or "slower" in others))

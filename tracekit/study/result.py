@@ -1,13 +1,14 @@
 """What a study found: one JSON object in its folder, which the text and the dashboard show too."""
 
 import os
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.report_schema import Finding, Guideline, Setting
-from tracekit.analysis.words import shell_line
+from tracekit.analysis.words import shell_line, visible
 from tracekit.errors import RunError
 from tracekit.models.noise import Mix
 from tracekit.run.folder import STUDY_FILE
@@ -38,6 +39,7 @@ class Study(msgspec.Struct):
     by_loop: bool = False  # the steps are mean steps of whole loops, what their loaders had them wait for included
     interleaved: str = ""  # how runs of the same round were set against each other
     settings: list[Setting] = []
+    predicted: list[Setting] = []  # what was recommended, and is verified here
     guidelines: list[Guideline] = []
     explored: str | None = None  # the run whose exploration the settings come from
     advice: str = ""
@@ -92,6 +94,16 @@ def _comparisons(study: Study, floor: str) -> list[str]:
     return lines
 
 
+def predictions(study: Study) -> list[str]:
+    """What was predicted of the settings, a line each; those that go together have one gain."""
+    lines = []
+    for (gain, basis), together in groupby(study.predicted, lambda each: (each.gain, each.basis)):
+        names = ", ".join(visible(each.name) for each in together)
+        saves = f"saves {gain.expected:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}] of a step"
+        lines.append(f"predicted ({basis}): {saves} with {names}")
+    return lines
+
+
 def _verdicts(study: Study, floor: str) -> list[str]:
     """Of a study of noise: what is said of each, and of those that were on together."""
     lines = [f"  verdicts; {floor}", *(f"    {each.title}" for each in study.findings)]
@@ -109,7 +121,11 @@ def text_of(study: Study) -> str:
     lines += [f"  {what} by condition, its 95 % interval, blocks"]
     lines += [f"    {each.name:<{width}}  {_times(each)}" for each in study.conditions]
     floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
-    lines += ["", *(_verdicts(study, floor) if study.noise else _comparisons(study, floor))]
+    lines += [
+        "",
+        *(_verdicts(study, floor) if study.noise else _comparisons(study, floor)),
+        *(f"    {each}" for each in predictions(study)),
+    ]
     lines += ["", f"  {study.stopped}", *([f"  {study.interleaved}"] if study.interleaved else [])]
     if study.advice:
         lines += [f"  {study.advice}"]

@@ -2,10 +2,11 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tracekit.analysis.report_schema import Setting
 from tracekit.settings.file import Entry
 from tracekit.study.result import Study
 from tracekit.study.rounds import Pair, Rounds
@@ -21,8 +22,10 @@ def verify(
     best_fixed: int | None,
     budget_s: float,
     say: Callable[[str], None],
+    predicted: Sequence[Setting] = (),
 ) -> Study:
-    """Compare the settings with nothing set, and with the best one thread count where that is known and another.
+    """Compare the settings with nothing set, and with the best one thread count where that is known and another; what
+    was predicted of them is told beside it.
 
     Raises StudyError when the program fails, has no steps or does not take the settings; RunError when the folder is
     taken.
@@ -40,4 +43,4 @@ def verify(
     entries = [Entry(name, value) for name, value in settings.items()]
     rounds.measure(deadline)
     verdict = rounds.comparisons()[0].verdict
-    return rounds.save("verify", entries, f"Verified against nothing set: {verdict}.")
+    return rounds.save("verify", entries, f"Verified against nothing set: {verdict}.", predicted=list(predicted))

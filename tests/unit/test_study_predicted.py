@@ -1,0 +1,57 @@
+"""What `verify` tells of the prediction that it verifies."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tracekit.analysis.report_schema import Gain, Setting
+from tracekit.cli.locate import predicted_of
+from tracekit.study.result import Study, text_of
+
+BOTH, PLAN = Gain(0.2, 0.32, 0.4), Gain(0.05, 0.1, 0.15)
+WORKERS = Setting("loader.x.num_workers", 0, 4, BOTH, "probe", "order", "why", "apply")
+AHEAD = Setting("loader.x.prefetch_factor", None, 2, BOTH, "probe", "identical", "why", "apply")
+LAYERS = Setting("threads.layers", None, {"rnn": 1, "head": 2}, PLAN, "measured", "numerics", "why", "apply")
+AS_TOLD = {
+    "loader.x.num_workers": 4, "loader.x.prefetch_factor": 2, "threads.layers.rnn": 1, "threads.layers.head": 2
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("file", ["findings.json", "study.json"])
+@pytest.mark.parametrize(
+    ("edited", "still"),
+    [
+        ({}, [WORKERS, AHEAD, LAYERS]),
+        ({"loader.x.num_workers": 3}, [AHEAD, LAYERS]),
+        ({"threads.layers.head": 1}, [WORKERS, AHEAD]),
+    ],
+)
+def test_what_is_as_it_was_recommended_was_predicted(
+    tmp_path: Path, beside: bool, file: str, edited: dict[str, int], still: list[Setting]
+) -> None:
+    (tmp_path / file).write_bytes(msgspec.json.encode({"schema": 1, "settings": [WORKERS, AHEAD, LAYERS]}))
+    settings = tmp_path / "settings.toml"
+    settings.touch()
+    assert predicted_of(settings if beside else tmp_path, AS_TOLD | edited) == still
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": 3}', '{"settings": [{"name": 1}]}', "[" * 100_000])
+def test_findings_that_cannot_be_read_predict_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "findings.json").write_text(content)
+    assert predicted_of(tmp_path, AS_TOLD) == []
+
+
+def test_nothing_is_predicted_where_nothing_was_found(tmp_path: Path) -> None:
+    assert predicted_of(tmp_path, AS_TOLD) == []
+
+
+def test_a_study_tells_what_was_predicted_once_for_what_goes_together() -> None:
+    study = Study(1, "verify", "runs/x", ["python"], [], [], 1.0, 0.95, "", {}, predicted=[WORKERS, AHEAD, LAYERS])
+    lines = [line.strip() for line in text_of(study).splitlines() if "predicted" in line]
+    assert lines == [
+        "predicted (probe): saves +32.0% [+20.0%, +40.0%] of a step with loader.x.num_workers,"
+        " loader.x.prefetch_factor",
+        "predicted (measured): saves +10.0% [+5.0%, +15.0%] of a step with threads.layers",
+    ]
