@@ -12,7 +12,7 @@ from tracekit.analysis.report import report_json
 from tracekit.analysis.report_schema import Gain, Setting
 from tracekit.analysis.text import text_report
 from tracekit.analysis.words import shell_line, shortened, visible
-from tracekit.run.manifest import Missing
+from tracekit.run.manifest import Loader, Missing
 from tracekit.run.reader import open_run
 
 
@@ -154,6 +154,30 @@ def test_batches_that_were_left_out_are_counted(
         main.batch(2.0, loader="without workers", index=index)
     found, _ = analyzed(make_run(tmp_path / "run", [main, worker]))
     assert [note["what"] for note in found["missing"] if "batches were made" in note["what"]] == [said] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "said"), [(4, "waits 45% of the time, 4% in epochs as most are"), (1, "the CPUs are full (100%)")]
+)
+def test_an_epoch_that_waits_unlike_the_others_is_told_apart(tmp_path: Path, cpus: int, said: str) -> None:
+    """GIVEN a data set that computes its samples in the first epoch, and keeps them THEN what is told of usual epochs
+    is called so, and no more CPUs are full than there are."""
+    tape = Tape()
+    tape.gap(500)
+    for epoch, wait in enumerate([12.0, *[0.1] * 5]):
+        for index in range(20):
+            begun = tape.now
+            tape.fetch(wait, iteration=epoch, turn=index, cpu_ms=wait)
+            tape.now = begun
+            tape.batch(wait, epoch=epoch, index=index)
+            with tape.layer("Model"):
+                tape.gap(1.0)
+            with tape.backward():
+                tape.gap(1.0)
+            tape.optimizer(0.5)
+    manifest = make_manifest(cpus, cpus, loaders={"train": Loader(place="train.py:3", batch_size=8)})
+    found, _ = analyzed(make_run(tmp_path / "run", [tape], manifest=manifest))
+    assert said in found["advice"]
 
 
 def test_phases_are_those_of_the_steps_in_which_calls_were_recorded(tmp_path: Path) -> None:

@@ -25,13 +25,17 @@ _WORDS = {
 }
 
 
+def how_long_it_waits(summary: LoaderSummary) -> str:
+    """The share of the time, in words; and that of usual epochs, which all that is told of the loader is about."""
+    usual = summary.usual_wait
+    unlike = f", {usual:.0%} in epochs as most are" if abs(usual - summary.wait) > NOTABLE else ""
+    return f"{summary.wait:.0%} of the time{unlike}"
+
+
 def why_it_waits(summary: LoaderSummary) -> Finding:
     """`loading.split`: the share of the time, and what for."""
     first = max(summary.split, key=lambda name: summary.split[name])
-    title = f"the program waits for {summary.loader} {summary.wait:.0%} of the time"
-    if abs(summary.usual_wait - summary.wait) > NOTABLE:
-        title += f", {summary.usual_wait:.0%} in epochs as most are"
-    title += f", most of it for {_WORDS[first]}"
+    title = f"the program waits for {summary.loader} {how_long_it_waits(summary)}, most of it for {_WORDS[first]}"
     if first in ("cpu", "transfer") and summary.collating is not None and summary.collating >= NOTABLE:
         title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
     if summary.unexplained >= NOTABLE:

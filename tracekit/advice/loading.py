@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.advice.loader_choice import AS_GOOD, missed_by, promising, smallest_as_good
 from tracekit.advice.loader_effects import effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
+    how_long_it_waits,
     memory_of,
     pageable_copies,
     predictability,
@@ -210,7 +211,7 @@ def _advise(
             f" them; {_how_to_probe(report)} tells."
         )
     place = summary.place or "place not seen"
-    why = f"{what} for {name} ({place}); the program waits for it {summary.wait:.0%} of the time"
+    why = f"{what} for {name} ({place}); the program waits for it {how_long_it_waits(summary)}"
     if costs.settings.iterable:
         why += f"; it {_SHARED_OUT}, so their number stays"
     elif _hangs_on_the_unseen(summary):
@@ -368,7 +369,7 @@ def in_words(workers: int, prefetch: int) -> str:
 def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
     busy = float(costs.cpu.sum() + costs.receive.sum() + costs.consume.sum() * costs.consumer_cpus)
     busy += costs.send * len(costs)
-    full = busy / (costs.cpus * summary.batch_ms / _MS * len(costs))
+    full = busy / (costs.cpus * float((costs.wait + costs.gap).sum()))
     if full > _FULL and summary.wait > AS_GOOD:
         return (
             f"{costs.loader}: no number of workers helps, the CPUs are full ({full:.0%}): decode once and keep the"
@@ -390,4 +391,4 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
         why += f" that are sure to fit: {in_words(workers, prefetch)} may take {' and '.join(of_mib)}"
         if not costs.seen_working:
             why += ", if each takes what the program does, whose memory they share as far as they only read it"
-    return f"{why}; the program waits {summary.wait:.0%} of the time."
+    return f"{why}; the program waits {how_long_it_waits(summary)}."

@@ -204,7 +204,7 @@ def _loaders(report: Report) -> Lines:
         )
         for each in report.loaders[:_ROWS]
     ]
-    head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "for"]
+    head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "usually for"]
     return ["LOADERS  over the whole loop, starts of epochs too", *_table(head, rows), *_more(len(report.loaders))]
 
 
