@@ -122,6 +122,26 @@ def test_a_backward_that_begins_a_moment_before_the_layer_around_it_is_part_of_i
     assert row(layers_of(tmp_path, tape), "Model", "backward")["self_ns"] == 4 * MS - 900
 
 
+@pytest.mark.parametrize("later_ns", [0, 900])
+def test_what_is_inside_is_of_the_innermost_layer_around_it(tmp_path: Path, later_ns: int) -> None:
+    """GIVEN a wrapper whose backward begins a moment after that of the model inside, as DistributedDataParallel's does
+    THEN the layers of the model are the model's."""
+    tape = Tape()
+    for _ in range(3):
+        with tape.backward():
+            start = tape.now
+            tape.gap(10)
+            columns = {"kind": "layer", "direction": "backward"}
+            tape.add("spans", start, tape.now, name="wrapper.model", depth=1, **columns)
+            tape.add("spans", start + later_ns, tape.now, name="wrapper", depth=0, **columns)
+            tape.add("spans", start + 1 * MS, start + 4 * MS, name="wrapper.model.a", depth=2, **columns)
+            tape.add("spans", start + 4 * MS, start + 9 * MS, name="wrapper.model.b", depth=2, **columns)
+        tape.optimizer(1)
+    table = layers_of(tmp_path, tape)
+    assert row(table, "wrapper.model", "backward")["self_ns"] == 2 * MS
+    assert row(table, "wrapper", "backward")["self_ns"] == 0
+
+
 def test_without_steps_there_are_totals_and_nothing_per_step(tmp_path: Path) -> None:
     tape = Tape()
     tape.call("Model", 3, direction="backward")

@@ -124,15 +124,16 @@ def _children_ns(rows: pd.DataFrame) -> pd.Series:
     start, duration, depth = (rows[name].to_numpy() for name in ("start_ns", "duration_ns", "depth"))
     for _, found in rows.groupby(["thread", "direction"]):
         group = found.index.to_numpy()
-        for level in np.unique(depth[group])[1:]:
+        levels = [group[depth[group] == level] for level in np.unique(depth[group])]
+        for number, below in enumerate(levels):
             # A layer too short to be recorded leaves a gap in the depths: the parent is the next one recorded above.
-            above, below = group[depth[group] < level], group[depth[group] == level]
-            above = above[np.lexsort((depth[above], start[above]))]
-            # By its middle: two layers whose backward begins at the same autograd node begin in either order.
-            middle = start[below] + duration[below] // 2
-            parent = above[np.maximum(np.searchsorted(start[above], middle, side="right") - 1, 0)]
-            nested = (start[parent] <= middle) & (middle < start[parent] + duration[parent])
-            np.add.at(result, parent[nested], duration[below][nested])
+            for above in reversed(levels[:number]):
+                # By its middle: layers whose backward begins at the same autograd node begin in any order.
+                middle = start[below] + duration[below] // 2
+                parent = above[np.maximum(np.searchsorted(start[above], middle, side="right") - 1, 0)]
+                nested = (start[parent] <= middle) & (middle < start[parent] + duration[parent])
+                np.add.at(result, parent[nested], duration[below][nested])
+                below = below[~nested]
     return pd.Series(np.minimum(result, duration), index=rows.index)
 
 
