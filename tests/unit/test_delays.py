@@ -457,6 +457,15 @@ def test_waiting_for_who_was_kept_from_its_cpu_is_told(tmp_path: Path) -> None:
     assert "was for ranks that were kept from their CPUs by what else wanted these" in told
 
 
+@pytest.mark.parametrize("late_ms", [0.0, 0.3 * STEP_MS])
+def test_where_nobody_is_late_that_is_said(tmp_path: Path, late_ms: float) -> None:
+    late = delay("forward", late_ms, lambda step: 1)
+    run = ranks_run(tmp_path / "run", 2, longer=both(noise(0.002), late))
+    told = " ".join(text_report(analyze(run)).split())
+    assert ("no rank of group world was found to be late" in told) == (not late_ms)
+    assert ("rank 1's forward" in told) == bool(late_ms)
+
+
 def test_the_waiting_is_that_of_the_others_for_the_last_one(tmp_path: Path) -> None:
     found = meetings_of(ranks_run(tmp_path / "run", 3, 50, delay("forward", 4.0, lambda step: 1)))
     assert (found.last == 1).all()

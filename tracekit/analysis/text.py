@@ -10,7 +10,6 @@ from tracekit.analysis.report_schema import (
     LONG_STEP,
     CounterSummary,
     OperatorSummary,
-    RankGroup,
     Report,
     Setting,
     StepSummary,
@@ -226,29 +225,27 @@ def _ranks(report: Report) -> Lines:
     head = ["group", "ranks", "meetings", "waited", "transfer", "efficiency", "balance", "serial.", "transf."]
     lines = ["RANKS  who waited for whom", *_table(head, rows), *_more(len(report.ranks))]
     causes = [finding.title for finding in report.findings if finding.id in CAUSES]
-    return lines + [line for cause in (causes[:_ROWS] + _doubts(report.ranks)) for line in _wrapped(cause)]
+    return lines + [line for cause in (causes[:_ROWS] + _doubts(report)) for line in _wrapped(cause)]
 
 
-def _doubts(groups: list[RankGroup]) -> list[str]:
-    """What is no rank's doing, what was not looked at, and clocks that do not tell who came last."""
-    found = [
-        f"{each.kept:.0%} of the waiting of group {shortened(each.group, 20)} was for ranks that were kept from their"
-        " CPUs by what else wanted these"
-        for each in groups[:_ROWS]
-        if round(each.kept, 2) > 0
-    ]
-    found += [
-        f"{each.looked_at:.1%} of the meetings of group {shortened(each.group, 20)} were looked at, in stretches over"
-        " the whole run"
-        for each in groups[:_ROWS]
-        if each.looked_at < 1
-    ]
-    found += [
-        f"Too few steps of group {shortened(each.group, 20)} were followed on all ranks to name anybody"
-        for each in groups[:_ROWS]
-        if not each.is_told
-    ]
-    hosts = dict.fromkeys(clock.host for each in groups for clock in each.clocks if clock.unsure_ms < 0)
+def _doubts(report: Report) -> list[str]:
+    """Where nobody is late, what is no rank's doing, what was not looked at, and clocks that do not tell who came
+    last."""
+    found, hung = [], {each.group for each in report.never_ended}
+    for each in report.ranks[:_ROWS]:
+        group = f"group {shortened(each.group, 20)}"
+        if not each.is_told:
+            found.append(f"Too few steps of {group} were followed on all ranks to name anybody")
+        elif not each.delays and each.group not in hung:
+            found.append(f"no rank of {group} was found to be late")
+        if round(each.kept, 2) > 0:
+            what = f"{each.kept:.0%} of the waiting of {group} was for ranks that were kept from their CPUs"
+            found.append(f"{what} by what else wanted these")
+        if each.looked_at < 1:
+            found.append(
+                f"{each.looked_at:.1%} of the meetings of {group} were looked at, in stretches over the whole run"
+            )
+    hosts = dict.fromkeys(clock.host for each in report.ranks for clock in each.clocks if clock.unsure_ms < 0)
     if hosts:
         found.append(
             f"The clock of {', '.join(list(hosts)[:_ROWS])} jumped, or too few meetings tell how it runs: who waited"
