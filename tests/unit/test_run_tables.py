@@ -138,6 +138,15 @@ def test_sql_sees_the_tables_and_no_file(query: str, run: Path, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "secret.csv"]
 
 
+def test_rows_are_looked_up_by_time_without_comparing_all_with_all(run: Path) -> None:
+    """DuckDB plans a nested loop where it expects few rows, which it does of all that comes from Arrow."""
+    plan = open_run(run).sql(
+        "EXPLAIN SELECT count(*) FROM spans ASOF JOIN batches ON spans.process = batches.process AND"
+        " spans.start_ns >= batches.start_ns"
+    )
+    assert "Asof Join" in str(plan.iloc[0, 1])
+
+
 def test_parameters_are_values_and_no_sql(run: Path) -> None:
     PartWriter(run, HOST).write("batches", batches(1, loader="'; DROP TABLE batches; --"))
 
