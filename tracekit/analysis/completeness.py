@@ -7,20 +7,27 @@ from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
 
 _RULES_WITH_A_MARK_AT_THE_END = {"explicit": What.MARK, "optimizer": What.OPTIMIZER, "backward": What.BACKWARD}
-# A program without workers makes a batch as it asks for it. A loader inside its data set does not count.
+# By loader: a worker is known by its pid, and a program without workers makes a batch as it asks for it. What a data
+# set gets from a loader inside is part of its batch.
 _BATCHES_MADE = """
-    WITH of_workers AS (SELECT process FROM processes WHERE worker >= 0),
-        itself AS (SELECT * FROM fetches ANTI JOIN of_workers USING (process)),
-        got AS (SELECT * FROM batches ANTI JOIN of_workers USING (process)),
-        itself_of AS (
-            SELECT DISTINCT got.process, got.loader FROM itself ASOF JOIN got ON itself.process = got.process
-            AND itself.thread = got.thread AND itself.start_ns >= got.start_ns
-        )
-    SELECT
-        (SELECT count(*) FROM got WHERE worker >= 0),
-        (SELECT count(*) FROM fetches SEMI JOIN of_workers USING (process)),
-        (SELECT count(*) FROM got SEMI JOIN itself_of USING (process, loader) WHERE worker < 0),
-        (SELECT count(*) FROM itself)
+    WITH of_workers AS (SELECT process AS maker, host, pid FROM processes WHERE worker >= 0),
+        of_programs AS (SELECT process, host FROM processes WHERE worker < 0),
+        got AS (SELECT process, thread, loader, start_ns FROM batches SEMI JOIN of_programs USING (process)),
+        started AS (
+            SELECT DISTINCT process, loader, maker FROM workers JOIN of_programs USING (process)
+            JOIN of_workers USING (host, pid)
+        ),
+        seen AS (
+            SELECT started.process, loader FROM fetches JOIN started ON fetches.process = maker
+            UNION ALL
+            SELECT got.process, loader FROM (SELECT * FROM fetches SEMI JOIN of_programs USING (process)) AS itself
+            ASOF JOIN got ON itself.process = got.process AND itself.thread = got.thread
+            AND itself.start_ns >= got.start_ns
+        ),
+        whole AS (SELECT process, loader, count(*) AS made FROM got GROUP BY ALL)
+    SELECT coalesce(sum(made), 0) AS made, coalesce(sum(made - known), 0) AS left_out
+    FROM whole JOIN (SELECT process, loader, count(*) AS known FROM seen GROUP BY ALL) USING (process, loader)
+    WHERE known < made
 """
 
 
@@ -56,11 +63,7 @@ def _ranks_not_seen(run: Run) -> list[Missing]:
 
 def _batches_left_out(run: Run) -> list[Missing]:
     """Batches of which nothing was recorded as they were made, of loaders of which some were recorded."""
-    made_by_workers, seen_of_them, made_itself, seen_itself = run.sql(_BATCHES_MADE).iloc[0].astype(int)
-    left_out = made = 0
-    for whole, seen in ((made_by_workers, seen_of_them), (made_itself, seen_itself)):
-        if 0 < seen < whole:
-            left_out, made = left_out + int(whole - seen), made + int(whole)
+    made, left_out = run.sql(_BATCHES_MADE).iloc[0].astype(int)
     if not left_out:
         return []
     return [
