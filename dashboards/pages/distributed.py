@@ -9,6 +9,7 @@ from dash.development.base_component import Component
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
+from tracekit.analysis.ranks import why_nobody
 from tracekit.analysis.report_schema import ClockSummary, RankGroup, Report
 from tracekit.analysis.text import CAUSES
 from tracekit.dashboards.figures import text
@@ -24,7 +25,7 @@ _GROUPS, _MEETINGS, _MOST_LANES = 4, 24, 64
 def render(view: View) -> Component:
     run = the_run(view)
     report = run.report()
-    causes_told = _causes(report) or ([_nobody(report.ranks)] if report.ranks else [])
+    causes_told = _causes(report) or [nothing(f"{why_nobody(each)}.") for each in report.ranks[:_GROUPS]]
     if not causes_told and report.buckets is None:
         return page("Distributed", section("No ranks that wait for each other were seen in this run", _why(run.run)))
     groups = report.ranks[:_GROUPS]
@@ -79,14 +80,6 @@ def _meetings(run: Run, groups: Sequence[RankGroup]) -> list[go.Figure | None]:
 def _causes(report: Report) -> list[Component]:
     found = [finding for finding in report.findings if finding.id in CAUSES]
     return [dmc.Text(text.one_line(finding.title, 300), size="sm") for finding in found]
-
-
-def _nobody(groups: Sequence[RankGroup]) -> Component:
-    if groups and not any(group.followed for group in groups):
-        return nothing("What the ranks did on their way to each other is not known, so nobody is named.")
-    if not any(group.is_told for group in groups):
-        return nothing("Too few steps were followed on all ranks to name anybody.")
-    return nothing("No rank kept the others waiting in the usual step.")
 
 
 def _in_words(group: RankGroup) -> str:

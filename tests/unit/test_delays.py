@@ -462,8 +462,15 @@ def test_where_nobody_is_late_that_is_said(tmp_path: Path, late_ms: float) -> No
     late = delay("forward", late_ms, lambda step: 1)
     run = ranks_run(tmp_path / "run", 2, longer=both(noise(0.002), late))
     told = " ".join(text_report(analyze(run)).split())
-    assert ("no rank of group world was found to be late" in told) == (not late_ms)
+    assert ("No rank of group world kept the others waiting in the usual step" in told) == (not late_ms)
     assert ("rank 1's forward" in told) == bool(late_ms)
+
+
+def test_that_nothing_is_known_of_the_ways_is_no_news_of_nobody_being_late(tmp_path: Path) -> None:
+    late = delay("forward", 4.0, lambda step: 0)
+    run = ranks_run(tmp_path / "run", 2, longer=late, left_out=lambda step: step % 2 == 0)
+    told = " ".join(text_report(analyze(run)).split())
+    assert "is not known, so nobody is named" in told and "kept the others waiting" not in told
 
 
 def test_the_waiting_is_that_of_the_others_for_the_last_one(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tracekit.analysis.people import Person
 from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, NeverEnded, RankGroup
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.unfinished import never_ended
+from tracekit.analysis.words import shortened
 from tracekit.run.reader import Run
 
 
@@ -32,6 +33,16 @@ def unfinished(run: Run) -> list[NeverEnded]:
         )
         for row in never_ended(run).itertuples()
     ]  # fmt: skip
+
+
+def why_nobody(group: RankGroup) -> str:
+    """Why no rank of a group is named."""
+    name = f"group {shortened(group.group, 20)}"
+    if not group.followed:
+        return f"What the ranks of {name} did on their way to each other is not known, so nobody is named"
+    if not group.is_told:
+        return f"Too few steps of {name} were followed on all ranks to name anybody"
+    return f"No rank of {name} kept the others waiting in the usual step"
 
 
 def _group(as_recorded: Meetings, step_ns: float, step_ends: Times) -> RankGroup:

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.phases import PHASES
+from tracekit.analysis.ranks import why_nobody
 from tracekit.analysis.report_schema import (
     LONG_STEP,
     CounterSummary,
@@ -229,15 +230,12 @@ def _ranks(report: Report) -> Lines:
 
 
 def _doubts(report: Report) -> list[str]:
-    """Where nobody is late, what is no rank's doing, what was not looked at, and clocks that do not tell who came
-    last."""
-    found, hung = [], {each.group for each in report.never_ended}
+    """Why nobody is named, what is no rank's doing, what was not looked at, and clocks that tell not who came last."""
+    found, hung = [], {(each.group, each.attempt) for each in report.never_ended}
     for each in report.ranks[:_ROWS]:
         group = f"group {shortened(each.group, 20)}"
-        if not each.is_told:
-            found.append(f"Too few steps of {group} were followed on all ranks to name anybody")
-        elif not each.delays and each.group not in hung:
-            found.append(f"no rank of {group} was found to be late")
+        if not each.delays and (each.group, each.attempt) not in hung:
+            found.append(why_nobody(each))
         if round(each.kept, 2) > 0:
             what = f"{each.kept:.0%} of the waiting of {group} was for ranks that were kept from their CPUs"
             found.append(f"{what} by what else wanted these")
