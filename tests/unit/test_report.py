@@ -131,7 +131,7 @@ def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:
         ([0, 1, 4], [0, 3], "how 5 of 10 batches were made"),  # of five each
         ([0, 1], [0, 1, 2, 3, 4], "how 3 of 5 batches were made"),
         ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4], ""),  # one was made and never taken
-        ([], [0], "how 4 of 5 batches were made"),  # no worker reached the recording
+        ([], [0], "how 4 of 5 batches were made"),  # of workers that were not reached it is said elsewhere
         ([], [], ""),
     ],
 )
@@ -139,11 +139,14 @@ def test_batches_that_were_left_out_are_counted(
     tmp_path: Path, by_workers: list[int], itself: list[int], said: str
 ) -> None:
     main, worker = Tape(), Tape(process=1, role="loader_worker", parent=0, worker=0)
+    main.add("workers", 0, 1, loader="with workers", epoch=0, worker=0, pid=1001)
+    main.add("workers", 0, 1, loader="not reached", epoch=0, worker=0, pid=4711)
     for turn in by_workers:
         worker.fetch(1.0, turn=turn)
         worker.batch(0.5, loader="inside a data set of a worker")
     for index in range(5):
         main.batch(2.0, loader="with workers", index=index, worker=0)
+        main.batch(2.0, loader="not reached", index=index, worker=0)
         begun = main.now
         if index in itself:
             main.gap(0.1)
@@ -178,6 +181,17 @@ def test_an_epoch_that_waits_unlike_the_others_is_told_apart(tmp_path: Path, cpu
     manifest = make_manifest(cpus, cpus, loaders={"train": Loader(place="train.py:3", batch_size=8)})
     found, _ = analyzed(make_run(tmp_path / "run", [tape], manifest=manifest))
     assert said in found["advice"]
+
+
+def test_batches_that_took_no_time_are_advised_nothing(tmp_path: Path) -> None:
+    tape = Tape()
+    for index in range(5):
+        tape.fetch(0.0, turn=index)
+        tape.batch(0.0, index=index)
+        tape.optimizer(0.0)
+    manifest = make_manifest(loaders={"train": Loader(place="train.py:3", batch_size=8)})
+    found, _ = analyzed(make_run(tmp_path / "run", [tape], manifest=manifest))
+    assert "no workers are as good as any" in found["advice"] and not found["settings"]
 
 
 def test_phases_are_those_of_the_steps_in_which_calls_were_recorded(tmp_path: Path) -> None:

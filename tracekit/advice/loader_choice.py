@@ -14,8 +14,11 @@ Time = Callable[[LoaderForecast], float]
 
 def promising(loader: LoaderSummary) -> LoaderForecast | None:
     """The smallest settings that are within 1 % of those that lose least whichever storage it is. None without any."""
-    best = [(time_of, min(map(time_of, loader.forecasts), default=1.0)) for time_of in by_storage(loader)]
-    return smallest_as_good(loader.forecasts, lambda each: max(time_of(each) / least for time_of, least in best))
+    best = [(time_of, min(map(time_of, loader.forecasts), default=0.0)) for time_of in by_storage(loader)]
+    lost = [(time_of, least) for time_of, least in best if least > 0]  # where all takes no time nothing is lost
+    return smallest_as_good(
+        loader.forecasts, lambda each: max((time_of(each) / least for time_of, least in lost), default=1.0)
+    )
 
 
 def by_storage(loader: LoaderSummary) -> tuple[Time, Time]:

@@ -369,7 +369,8 @@ def in_words(workers: int, prefetch: int) -> str:
 def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
     busy = float(costs.cpu.sum() + costs.receive.sum() + costs.consume.sum() * costs.consumer_cpus)
     busy += costs.send * len(costs)
-    full = busy / (costs.cpus * float((costs.wait + costs.gap).sum()))
+    whole = float((costs.wait + costs.gap).sum())
+    full = busy / (costs.cpus * whole) if whole else 0.0
     if full > _FULL and summary.wait > AS_GOOD:
         return (
             f"{costs.loader}: no number of workers helps, the CPUs are full ({full:.0%}): decode once and keep the"
