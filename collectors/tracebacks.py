@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
-# What the functions of `traceback` find frames by: the second one from Python 3.11 on.
+# What the functions of `traceback` find frames by. The second one is private, and not sure to stay.
 _WALKS = ("walk_tb", "_walk_tb_with_full_positions")
 
 

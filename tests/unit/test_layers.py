@@ -109,16 +109,21 @@ def test_a_layer_too_short_to_record_leaves_its_children_with_the_next_one_up(tm
     assert row(layers_of(tmp_path, tape), "Model")["self_ns"] == 1 * MS
 
 
-def test_a_backward_that_begins_a_moment_before_the_layer_around_it_is_part_of_it(tmp_path: Path) -> None:
-    tape = Tape()
+def backward_of(tape: Tape, *layers: tuple[str, int, int, int]) -> None:
+    """Three steps with a backward pass of 10 ms, in which layers have begun and ended, ns: name, depth, begin, end."""
     for _ in range(3):
         with tape.backward():
             start = tape.now
             tape.gap(10)
-            columns = {"kind": "layer", "direction": "backward"}
-            tape.add("spans", start, start + 6 * MS, name="decoder", depth=1, **columns)
-            tape.add("spans", start + 900, tape.now, name="Model", depth=0, **columns)
+            for name, depth, begin, end in layers:
+                times = start + begin, start + end
+                tape.add("spans", *times, kind="layer", name=name, depth=depth, direction="backward")
         tape.optimizer(1)
+
+
+def test_a_backward_that_begins_a_moment_before_the_layer_around_it_is_part_of_it(tmp_path: Path) -> None:
+    tape = Tape()
+    backward_of(tape, ("decoder", 1, 0, 6 * MS), ("Model", 0, 900, 10 * MS))
     assert row(layers_of(tmp_path, tape), "Model", "backward")["self_ns"] == 4 * MS - 900
 
 
@@ -127,16 +132,8 @@ def test_what_is_inside_is_of_the_innermost_layer_around_it(tmp_path: Path, late
     """GIVEN a wrapper whose backward begins a moment after that of the model inside, as DistributedDataParallel's does
     THEN the layers of the model are the model's."""
     tape = Tape()
-    for _ in range(3):
-        with tape.backward():
-            start = tape.now
-            tape.gap(10)
-            columns = {"kind": "layer", "direction": "backward"}
-            tape.add("spans", start, tape.now, name="wrapper.model", depth=1, **columns)
-            tape.add("spans", start + later_ns, tape.now, name="wrapper", depth=0, **columns)
-            tape.add("spans", start + 1 * MS, start + 4 * MS, name="wrapper.model.a", depth=2, **columns)
-            tape.add("spans", start + 4 * MS, start + 9 * MS, name="wrapper.model.b", depth=2, **columns)
-        tape.optimizer(1)
+    inside = ("wrapper.model.a", 2, 1 * MS, 4 * MS), ("wrapper.model.b", 2, 4 * MS, 9 * MS)
+    backward_of(tape, ("wrapper.model", 1, 0, 10 * MS), ("wrapper", 0, later_ns, 10 * MS), *inside)
     table = layers_of(tmp_path, tape)
     assert row(table, "wrapper.model", "backward")["self_ns"] == 2 * MS
     assert row(table, "wrapper", "backward")["self_ns"] == 0

@@ -119,8 +119,8 @@ class Rounds:
                     return
             needed = max(_FEWEST_ROUNDS - done, 1) if done else 1  # what a round takes the first one tells
             if time.monotonic() + needed * each > deadline or done == _MOST_ROUNDS:
-                what = "no time for another round" if needed == 1 else f"no time for {needed} more rounds"
-                what = what if done < _MOST_ROUNDS else "the most that a study takes"
+                more = "another round" if needed == 1 else f"{needed} more rounds"
+                what = f"no time for {more}" if done < _MOST_ROUNDS else "the most that a study takes"
                 self.stopped = f"{what} after {done} round{'' if done == 1 else 's'}"
                 if done < _FEWEST_ROUNDS:
                     self.stopped += (
