@@ -24,6 +24,11 @@ from tracekit.models.loader_replay import Workload
 
 # How far a program is preferred is known to within this.
 _CLOSE = 0.05
+# A program that computes takes a batch slower from workers that have little to do, as `benchmarks/handover.py` found on
+# 2 virtual CPUs: by so much where no other CPU is busy as where one always is, which does not have to wake up,
+RESTED = 0.33
+# and by so much for each second for which no worker has run: what they share of the caches has gone to others.
+COOLING = 14.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def split(costs: LoaderCosts) -> Split | None:
     work, machine = workload(costs, settings.workers), machine_of(costs)
     stops = stops_s(costs, settings.workers)
     whole = stall(costs, work, machine, settings) + stops
-    if whole <= 0:
+    if whole <= 0 or not (costs.wait + costs.gap).any():
         return None
     order = whole - stops - stall(costs, work, machine, replace(settings, in_order=False))
     left, faster = {"": whole}, 0.0
@@ -86,7 +91,9 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     share_read = float((costs.blocked + reading).sum()) / making if making else 0.0
     waited = share_read * costs.crowded * costs.delayed
     connecting, starting = _cold(costs, share_read)
-    work = replace(work, delay=zero, transfer=zero, cpu=np.maximum(work.cpu - reading - waited - connecting, 0))
+    left = np.maximum(work.cpu - reading - waited - connecting, 0)
+    receive = work.receive * _cooler(costs, left)
+    work = replace(work, delay=zero, transfer=zero, cpu=left, receive=receive)
     yield "storage", work
     # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
     rested = workload(
@@ -94,7 +101,8 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     )
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
     left = np.minimum(np.minimum(collating + starting, costs.cpu - reading), work.cpu)
-    work = replace(work, cpu=left, receive=rested.receive + costs.more_if_there, consume=rested.consume)
+    receive = rested.receive * _cooler(costs, left) * _woken(costs) + costs.more_if_there
+    work = replace(work, cpu=left, receive=receive, consume=rested.consume)
     yield "cpu", work
     work = replace(work, cpu=np.minimum(left, starting), send=work.send - costs.send)
     yield "transfer", work
@@ -144,6 +152,29 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
     return preferred(1.0 if too_long(1.0) >= 0 else float(brentq(too_long, 0.0, 1.0, xtol=_CLOSE)))
 
 
+def _cooler(costs: LoaderCosts, cpu: Seconds) -> float:
+    """How many times as long as in the run it takes to take a batch where workers compute for so long for each [B], s,
+    and wait for nothing: so much longer none has run since."""
+    whole = float((costs.wait + costs.gap).sum())
+    were, are = (min(float(busy.sum()) / whole, 1.0) for busy in (costs.blocked + costs.cpu, cpu))
+    return 1 + COOLING * _awake(costs) * float(np.median(costs.gap)) * max(were - are, 0.0)
+
+
+def _woken(costs: LoaderCosts) -> float:
+    """How many times as long as in the run it takes to take a batch where no worker computes."""
+    return 1 + RESTED * _awake(costs) * _others(costs)
+
+
+def _awake(costs: LoaderCosts) -> float:
+    """For which share of its time the program computes. One that has slept or waited takes a batch as slow already."""
+    return min(costs.consumer_cpus, 1.0) * float(costs.gap.sum() / (costs.wait + costs.gap).sum())
+
+
+def _others(costs: LoaderCosts) -> float:
+    """For which share of the time the workers kept another CPU busy, at most."""
+    return min(_computing(costs) * costs.cpus, 1.0)
+
+
 def _computing(costs: LoaderCosts) -> float:
     """Which share of the CPUs the workers kept busy."""
     return float(costs.cpu.sum()) / (costs.cpus * float((costs.wait + costs.gap).sum()))
@@ -154,6 +185,5 @@ def _unhindered(costs: LoaderCosts, work: Workload) -> Workload:
     most: by as much of the time as a worker computed on another one."""
     if not costs.settings.num_workers:
         return work
-    others = min(_computing(costs) * costs.cpus, 1.0)
-    slower = 1 + (TOGETHER - 1) * others
-    return replace(work, receive=work.receive / slower, consume=work.consume / slower)
+    slower = 1 + (TOGETHER - 1) * _others(costs)
+    return replace(work, receive=work.receive / (slower * _woken(costs)), consume=work.consume / slower)
