@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def main() -> None:
         for batches in sorted(options.batches):
             found.append(measured(batches, folder))
             progress(f"{batches} batches: {found[-1]['seconds']:.1f} s, {found[-1]['mb']:.0f} MB")
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         more = math.log(after["rows"] / before["rows"])
         after["power"] = math.log(after["seconds"] / before["seconds"]) / more
     if options.json:
