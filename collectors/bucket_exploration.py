@@ -68,6 +68,7 @@ class BucketExploration:
         self._left, self._per_step = 0, 1  # passes of this block, and of a step
         self._steps, self._in_step, self._step = 0, 0, -1  # of the warm-up; passes of this step, and its number
         self._is_awaited = False  # a pass that communicates
+        self._logged: dict[str, object] = {}  # by torch, of the reducer before
         self._depth = self._counted = self._thread = 0
 
     def hook(self, module: ModuleType) -> None:
@@ -75,6 +76,7 @@ class BucketExploration:
         self._module, ddp = module, module.DistributedDataParallel
         self._patches.replace(ddp, "__init__", self._wrapped)
         self._patches.replace(ddp, "forward", self._called)
+        self._patches.replace(ddp, "_get_ddp_logging_data", self._logging)
         for name in _ENDS_IT:
             self._patches.replace(ddp, name, self._ended_by)
         self._agent.around_backward.append(self)
@@ -141,6 +143,16 @@ class BucketExploration:
             return original(*args, **kwargs)
 
         return call
+
+    def _logging(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A program may look up what torch logs of its model: as long as a new reducer has no buckets formed anew, those
+        of the one before."""
+
+        def _get_ddp_logging_data(model: Any) -> Any:
+            found = original(model)
+            return {**self._logged, **found} if self._model is not None and model is self._model() else found
+
+        return _get_ddp_logging_data
 
     def _begin_pass(self, model: Any) -> None:
         import torch
@@ -248,6 +260,7 @@ class BucketExploration:
         self._number += 1
         self._block = self._queue.pop(0)
         self._left = (_TRANSITION + _STEPS) * self._per_step
+        self._logged = model._get_ddp_logging_data()
         _give(model, self._conditions[self._block][1])
 
     def _that_differ(self, model: Any) -> list[tuple[str, Any]]:
