@@ -145,8 +145,8 @@ class BucketExploration:
         return call
 
     def _logging(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A program may look up what torch logs of its model: as long as a new reducer has no buckets formed anew, those
-        of the one before."""
+        """A program may look up what torch logs of its model: until a new reducer has formed its buckets anew, what it
+        lacks is as it was of the one before."""
 
         def _get_ddp_logging_data(model: Any) -> Any:
             found = original(model)
