@@ -10,7 +10,6 @@ where the workers have nothing to do. What is `fitted` to all of them are `RESTE
 """
 
 import argparse
-import hashlib
 import json
 import random
 import statistics
@@ -21,7 +20,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from _loading_workloads import compute
 from _side_by_side import Ratio, Stolen, progress
+from loading import bytes_per_ms
 from scipy.optimize import curve_fit
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -32,19 +33,12 @@ WORKERS = (1, 2)
 SHARES = (0.3, 0.55, 0.8)
 WAYS = ("compute", "sleep")
 BATCHES, SETTLED, ENDING = 80, 5, 4
-BLOCK = bytes(1 << 16)
-
-
-def compute(ms: float, unit: float) -> None:
-    """Hash so many blocks per ms."""
-    for _ in range(round(ms * unit)):
-        hashlib.sha256(BLOCK)
 
 
 class Samples(Dataset[Tensor]):
     """One sample per batch, for which its worker is busy in some way for so long."""
 
-    def __init__(self, way: str, ms: float, unit: float) -> None:
+    def __init__(self, way: str, ms: float, unit: int) -> None:
         self.way, self.ms, self.unit = way, ms, unit
 
     def __len__(self) -> int:
@@ -58,7 +52,7 @@ class Samples(Dataset[Tensor]):
         return torch.full((16,), float(index))
 
 
-def taking_ms(way: str, gap_ms: float, workers: int, share: float, unit: float) -> float:
+def taking_ms(way: str, gap_ms: float, workers: int, share: float, unit: int) -> float:
     """What a batch that is there usually takes to take."""
     loader = DataLoader(Samples(way, gap_ms * share, unit), shuffle=True, num_workers=workers)
     waits, batches = [], iter(loader)
@@ -73,9 +67,7 @@ def taking_ms(way: str, gap_ms: float, workers: int, share: float, unit: float) 
 def one_process(rounds: int) -> list[dict[str, Any]]:
     """The cells, each with its median over rounds in random order."""
     torch.set_num_threads(1)
-    began = time.perf_counter()
-    compute(200, 1)
-    unit = 200 / ((time.perf_counter() - began) * 1e3)
+    unit = bytes_per_ms()
     cells = [
         (way, gap, workers, share)
         for gap in GAPS_MS

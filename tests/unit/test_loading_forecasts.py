@@ -30,7 +30,7 @@ from tracekit.models.loader_epochs import (
 )
 from tracekit.models.loader_memory import fits, has_room, left_by, what_is_not_known
 from tracekit.models.loader_replay import LoaderSettings, Machine, Workload, replay
-from tracekit.models.loader_split import COOLING, RESTED, split
+from tracekit.models.loader_split import COOLING, LONGEST_REST_S, RESTED, split
 from tracekit.models.loading import (
     MODEL_ERROR,
     forecasts,
@@ -172,6 +172,18 @@ def test_who_computes_takes_batches_the_faster_from_workers_that_are_at_it(
     assert getattr(asleep, cause) == pytest.approx(first, rel=0.2)
     assert getattr(computes, cause) < 0.3 * first if faster else getattr(computes, cause) > 0.6 * first
     assert computes.consumer + getattr(computes, cause) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("gap", [0.02, 0.1, 3.0])
+def test_batches_are_slower_to_take_from_rested_workers_by_no_more_than_was_measured(gap: float) -> None:
+    """GIVEN a program that takes seconds for a step THEN it is told no more for taking batches than beside steps of the
+    length that was looked at."""
+    first, taking = 0.5 * gap, np.full(BATCHES, 0.001)
+    slow = costs(blocked=0.5 * gap, consume=gap)
+    told = split(replace(slow, receive=taking, wait=taking + first * slow.first))
+    assert told is not None
+    most = (1 + COOLING * LONGEST_REST_S) * float(taking.sum()) / (first + float(taking.sum()))
+    assert told.consumer <= most * 1.01
 
 
 def test_a_program_that_computing_workers_let_go_first_waits_for_them_the_longer() -> None:

@@ -25,10 +25,11 @@ from tracekit.models.loader_replay import Workload
 # How far a program is preferred is known to within this.
 _CLOSE = 0.05
 # A program that computes takes a batch slower from workers that have little to do, as `benchmarks/handover.py` found on
-# 2 virtual CPUs: by so much where no other CPU is busy as where one always is, which does not have to wake up,
+# 2 virtual CPUs: by so much where none computes as where one always does,
 RESTED = 0.33
-# and by so much for each second for which no worker has run: what they share of the caches has gone to others.
+# and by so much for each second for which none has run, as far as that was looked at, s. Why is not known.
 COOLING = 14.0
+LONGEST_REST_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,12 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
 def _cooler(costs: LoaderCosts, cpu: Seconds) -> float:
     """How many times as long as in the run it takes to take a batch where workers compute for so long for each [B], s,
     and wait for nothing: so much longer none has run since."""
-    whole = float((costs.wait + costs.gap).sum())
-    were, are = (min(float(busy.sum()) / whole, 1.0) for busy in (costs.blocked + costs.cpu, cpu))
-    return 1 + COOLING * _awake(costs) * float(np.median(costs.gap)) * max(were - are, 0.0)
+    whole, gap = float((costs.wait + costs.gap).sum()), float(np.median(costs.gap))
+
+    def rest_s(busy: Seconds) -> float:
+        return min(gap * max(1 - float(busy.sum()) / whole, 0.0), LONGEST_REST_S)
+
+    return 1 + COOLING * _awake(costs) * max(rest_s(cpu) - rest_s(costs.blocked + costs.cpu), 0.0)
 
 
 def _woken(costs: LoaderCosts) -> float:
