@@ -4,7 +4,7 @@ caps take turns in one process. Knows nothing of tracekit.
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python benchmarks/_ddp_models.py linear --caps default,1,4
 
 Each cap has a model of its own; all ranks change at the same steps. Rank 0 prints one JSON object: `step_ms`, by cap
-the median step of each block, and `buckets`, by cap the sizes of those that torch has made.
+the mean step of each block, and `buckets`, by cap the sizes of those that torch has made.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def main() -> None:
         for cap in order.sample(sorted(steps), len(steps)):
             times = [steps[cap]() for _ in range(TRANSITION + count)][TRANSITION:]
             if number:
-                found[cap].append(1e3 * statistics.median(times))
+                found[cap].append(1e3 * statistics.mean(times))
     if dist.get_rank() == 0:
         made = {cap: model._get_ddp_logging_data()["rebuilt_bucket_sizes"] for cap, (_, model) in trained.items()}
         print(json.dumps({"step_ms": found, "buckets": made}))

@@ -301,7 +301,7 @@ def test_guidelines_are_judged_against_all_configurations(tmp_path: Path) -> Non
     assert beats["Run everything with 1 thread."] < beats["Run everything with 2 threads."] < max(beats.values())
 
 
-def test_blocks_of_any_condition_give_their_median_step(tmp_path: Path) -> None:
+def test_blocks_of_any_condition_give_their_mean_step(tmp_path: Path) -> None:
     run = open_run(explored(tmp_path / "run", NARROW_AND_WIDE, noise=0.0))
     table = condition_times(run, find_steps(run))
     assert table.groupby("name")["step_ns"].median().to_dict() == pytest.approx(

@@ -162,8 +162,8 @@ def explore(run: Run, steps: Steps) -> Exploration | None:
 
 
 def condition_times(run: Run, steps: Steps) -> pd.DataFrame:
-    """The median step of every block of a switchback: `name` (of the condition), `round`, `step_ns`; without the first
-    block of a condition.
+    """The mean step of every block of a switchback: `name` (of the condition), `round`, `step_ns`; without the first
+    block of a condition. Where steps are of two kinds a median would tell of the one that is more frequent alone.
     """
     blocks = run.sql(
         "SELECT name, step AS round, depth AS transition, watched AS is_first, start_ns, "
@@ -171,9 +171,9 @@ def condition_times(run: Run, steps: Steps) -> pd.DataFrame:
         [steps.main],
     )
     frame = _steps_of(blocks, steps.of(steps.main))
-    medians = (frame["end_ns"] - frame["start_ns"]).groupby(frame["block"]).median()
-    found = blocks.loc[medians.index, ["name", "round"]].assign(step_ns=medians.to_numpy())
-    return found[~blocks.loc[medians.index, "is_first"].to_numpy(dtype=bool)].reset_index(drop=True)
+    means = (frame["end_ns"] - frame["start_ns"]).groupby(frame["block"]).mean()
+    found = blocks.loc[means.index, ["name", "round"]].assign(step_ns=means.to_numpy())
+    return found[~blocks.loc[means.index, "is_first"].to_numpy(dtype=bool)].reset_index(drop=True)
 
 
 def _steps_of(blocks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
