@@ -20,7 +20,7 @@ from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader, Memory
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
-from tracekit.study.probe import Cells, best_of, contenders, deep, is_certain, probe, rivals_of, turn_s
+from tracekit.study.probe import Cells, best_of, contenders, deep, is_certain, most_open_first, probe, rivals_of, turn_s
 from tracekit.study.turns import Turns
 
 TURN_MS, TURNS = 250.0, 8
@@ -331,6 +331,15 @@ def test_what_was_seen_to_be_best_has_turns_again() -> None:
     loaders = [summary(times, name="a"), summary(times, name="b"), summary({}, name="c")]
     tried = [{"a": (4, 2), "b": (8, 2), "c": (1, 2)}, {"a": (6, 2), "b": (2, 2), "c": (3, 2)}]
     assert best_of(tried, loaders) == {"a": (6, 2), "b": (2, 2), "c": (1, 2)}
+
+
+def test_of_few_that_can_be_tried_what_may_gain_most_comes_first() -> None:
+    """GIVEN what seems best, and others of which the last may take the least, and one is certain to be slower THEN they
+    are tried in that order, as far as they can be."""
+    loader = summary({0: (6.0, 16.0), 4: (10.0, 10.0), 8: (12.0, 13.0), 6: (9.3, 12.0)})
+    tried = [{"loader": (workers, 2)} for workers in (4, 8, 6, 0)]
+    assert most_open_first(tried, [loader]) == [{"loader": (workers, 2)} for workers in (4, 0, 6, 8)]
+    assert most_open_first(tried[:1], [loader]) == tried[:1]
 
 
 def test_what_is_left_to_try_waits_until_the_best_is_certain() -> None:

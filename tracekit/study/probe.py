@@ -166,6 +166,14 @@ def rivals_of(best: Cells, others: list[Cells], loaders: list[LoaderSummary]) ->
     return sorted((each for each in once if least(each) <= 1 + AS_GOOD), key=least)
 
 
+def most_open_first(others: list[Cells], loaders: list[LoaderSummary]) -> list[Cells]:
+    """What seems best, and then what may gain most, for where few of them can be tried; those that cannot be as good
+    come last."""
+    best, *rest = others
+    rivals = rivals_of(best, rest, loaders)
+    return [best, *rivals, *(each for each in rest if each not in rivals)]
+
+
 def is_certain(cells: Cells, loaders: list[LoaderSummary]) -> bool:
     """Whether even the most that is told of these takes less than what the loaders have."""
     return all(
@@ -266,7 +274,7 @@ class _Probing:
     def _again_and_again(self, others: list[Cells]) -> bool:
         """Each to its end, one after the other. Every second round goes backwards, so that steady drift cancels. False
         where too few rounds fit into the time, by what is known or as one that does not end in it shows."""
-        others, rounds = self._rounds(others)
+        others, rounds = self._rounds(most_open_first(others, self._loaders))
         if not rounds:
             return False
         self._say(f"running {self._command} {rounds} times as it is and as often with {_in_words(others)}")
