@@ -48,12 +48,21 @@ def unsure(by_round: Times) -> float:
 
 
 def json_of(command: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(output_of(command))
-    return found
+    return json_and_messages_of(command)[0]
+
+
+def json_and_messages_of(command: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """What a command prints, and the lines that it says beside it."""
+    ran = _run(command)
+    return json.loads(ran.stdout), ran.stderr.splitlines()
 
 
 def output_of(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    return _run(command).stdout
+
+
+def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
 def _waiting(command: list[str]) -> "subprocess.Popen[str]":

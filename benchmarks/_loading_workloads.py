@@ -13,7 +13,6 @@ processes can take turns; where none comes, as in a probe, it has as many `--rou
 """
 
 import argparse
-import ctypes
 import hashlib
 import http.client
 import json
@@ -37,7 +36,8 @@ from torch.utils.data import DataLoader, Dataset
 @dataclass(frozen=True)
 class Workload:
     """A loop over a loader. Per sample `cpu_ms` of computing and `size` bytes from the store (both by index), and
-    `moved` bytes copied in memory; per batch `consume_ms` of computing in the program, or of waiting for a `device`.
+    `moved` bytes copied in memory and `fresh` ones of new memory; per batch `consume_ms` of computing in the program,
+    or of waiting for a `device`.
 
     The store answers after `latency` s and sends `bandwidth` bytes per s. `workers` and `prefetch` are what the program
     has before anybody advises it.
@@ -48,6 +48,7 @@ class Workload:
     latency: float = 0.0
     bandwidth: float = 1e9
     moved: int = 0
+    fresh: int = 0
     consume_ms: float = 0.0
     device: bool = False
     batch: int = 4
@@ -103,6 +104,7 @@ WORKLOADS = {
         in_order=False,
     ),
     "memory-limited": Workload(moved=12 << 20, consume_ms=4),
+    "memory got anew": Workload(fresh=40 << 20, batch=1, consume_ms=4),
     "tiny samples": Workload(batch=256, consume_ms=1),
     "tiny samples, no workers": Workload(batch=32, consume_ms=0.2, batches=200, workers=0),
     "huge samples": Workload(cpu_ms=same(4), batch=1, elements=1 << 20, consume_ms=4),
@@ -127,17 +129,12 @@ def _block(size: int) -> bytes:
     return bytes(size)
 
 
-def keep_heap() -> None:
-    """Let glibc keep the memory that large copies get and give back. Otherwise it decides so or not by what the heap of
-    a process happens to look like, and the same copies take 7 ms in one and 15 in another, most of it page faults."""
-    libc = ctypes.CDLL(None)
-    mmap_threshold, trim_threshold = -3, -1
-    assert libc.mallopt(mmap_threshold, 1 << 25) and libc.mallopt(trim_threshold, 1 << 30)
-
-
 @cache
-def _memory(size: int) -> Tensor:
-    return torch.ones(size, dtype=torch.uint8)
+def _memory(size: int) -> tuple[Tensor, Tensor]:
+    """From where to where as many bytes are copied, in this process. Kept, as what is got for each copy depends on what
+    the heap of a process looks like: the same copies took 7 ms in one and 15 in another, most of it page faults, and
+    40 where the memory was new to the machine too, as a virtual one's is after a while."""
+    return torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
 
 
 class Samples(Dataset[Tensor]):
@@ -158,7 +155,10 @@ class Samples(Dataset[Tensor]):
             self.read(index)
         compute(self.workload.cpu_ms(index), self.unit)
         if self.workload.moved:
-            _memory(self.workload.moved).clone()
+            here, there = _memory(self.workload.moved)
+            there.copy_(here)
+        if self.workload.fresh:
+            torch.ones(self.workload.fresh, dtype=torch.uint8)
         return torch.full((self.workload.elements,), float(index))
 
     def read(self, index: int) -> bytes:
@@ -259,7 +259,6 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     workload = WORKLOADS[options.name]
-    keep_heap()
     cells = options.grid.split(",") if options.grid else [f"{workload.workers}:{workload.prefetch}"]
     if options.in_turn:
         print(flush=True)

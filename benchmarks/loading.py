@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _loading_rounds import RESAMPLES, by_cell, in_turn, json_of, output_of
+from _loading_rounds import RESAMPLES, by_cell, in_turn, json_and_messages_of, json_of, output_of
 from _loading_splits import split_of
 from _loading_told import Swept, Told, cell_of, chosen_against
 from _loading_workloads import WORKLOADS, Workload, compute
@@ -141,7 +141,8 @@ def forecasts_of(program: list[str], workload: Workload, now: str, rounds: int, 
     turns = [*program, "--grid", ",".join(words)]
     _, times = in_turn([recording, turns], [0, 1, 0], rounds, LEAST_S)
     told = Told.by(json_of([*TRACEKIT, "analyze", "--json", run]), workload)
-    probed = Told.by(json_of([*TRACEKIT, "analyze", "--probe", "--json", run]), workload)
+    report, messages = json_and_messages_of([*TRACEKIT, "analyze", "--probe", "--json", run])
+    probed = Told.by(report, workload)
     rounds_ms = {word: times[word][:, 0] * 1e3 for word in words}
     best = min(rounds_ms, key=lambda cell: float(np.mean(rounds_ms[cell])))
     swept = Swept.by(rounds_ms)
@@ -163,6 +164,7 @@ def forecasts_of(program: list[str], workload: Workload, now: str, rounds: int, 
     return {
         "best": best,
         **{by: each | found[by] for by, each in against.items()},
+        "probe_said": messages,
         "recorded_ms": told.loader["batch_ms"],
         "rounds_ms": {cell: list(each) for cell, each in rounds_ms.items()},
     }
