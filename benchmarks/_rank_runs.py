@@ -13,8 +13,9 @@ from tracekit.run.writer import write_table
 
 RANKS_OF_A_HOST = 8
 LAYERS, BUCKETS, OPERATORS = 24, 8, 40
-# Of each step: layers forward and backward and the model itself, two phases; buckets; changes of phase; a batch.
-EVENTS_OF_A_STEP = 2 * LAYERS + 3 + BUCKETS + 6 + 1
+# Of each step: layers forward and backward and the model itself, two phases; buckets; changes of phase; a batch, and
+# how the program made it.
+EVENTS_OF_A_STEP = 2 * LAYERS + 3 + BUCKETS + 6 + 2
 MS = 1_000_000
 STEP_MS = 40.0
 LATE_RANK, LATE = 5, 0.1  # whose backward pass is longer, by this share of a step
@@ -116,6 +117,11 @@ def _rows(times: _Times, rank: int, steps: int, events: int) -> dict[str, dict[s
         "start_ns": begin, "duration_ns": times.loading[rank], "loader": ["loader"] * steps, "index": np.arange(steps),
         "worker": np.full(steps, -1, dtype=np.int32), "epoch": np.zeros(steps, dtype=np.int64),
     }  # fmt: skip
+    fetches = {
+        "start_ns": begin + 1000, "duration_ns": times.loading[rank] - 2000, "iteration": np.zeros(steps, dtype=np.int64),
+        "turn": np.arange(steps), "samples": np.full(steps, 32), "cpu_ns": times.loading[rank] - 2000,
+        "delayed_ns": np.zeros(steps, dtype=np.int64),
+    }  # fmt: skip
     profiled = events - steps * EVENTS_OF_A_STEP
     moments = np.sort(np.random.default_rng(rank).integers(int(begin[0]), int(times.ends[-1]), profiled))
     operators = {
@@ -123,7 +129,8 @@ def _rows(times: _Times, rank: int, steps: int, events: int) -> dict[str, dict[s
         "name": [f"aten::op{number % OPERATORS}" for number in range(profiled)],
     }  # fmt: skip
     return {
-        "spans": spans, "collectives": buckets, "changes": changes, "batches": batches, "operators": operators,
+        "spans": spans, "collectives": buckets, "changes": changes, "batches": batches,
+        "fetches": fetches, "operators": operators,
     }  # fmt: skip
 
 

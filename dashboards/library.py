@@ -17,7 +17,6 @@ import pandas as pd
 from tracekit.advice import analyze
 from tracekit.analysis.completeness import all_missing, unfinished_steps
 from tracekit.analysis.layers import layer_times
-from tracekit.analysis.people import Person, find_people
 from tracekit.analysis.phases import step_phases
 from tracekit.analysis.report import summarize_steps
 from tracekit.analysis.report_schema import REPORT_VERSION, Report, StepSummary
@@ -99,9 +98,6 @@ class OpenRun:
     def extent(self) -> tuple[int, int]:
         """The time from the first to the last thing that was recorded, ns; time axes count from its begin."""
         return self._once.get("extent", lambda: extent_of(self.run, self.steps()))
-
-    def people(self) -> list[Person]:
-        return self._once.get("people", lambda: find_people(self.run))
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """What a page makes of the run on its first view, and shows again on the next ones."""

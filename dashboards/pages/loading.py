@@ -95,8 +95,7 @@ def _waits(run: OpenRun, loaders: Sequence[LoaderSummary]) -> go.Figure:
 
 
 def _loader(run: OpenRun, report: Report, loader: LoaderSummary) -> Component:
-    workers = next((who.workers for who in run.people() if who.process == loader.process), ())
-    batches = made_batches(run.run.of(loader.process, *workers), loader.process)
+    batches = made_batches(run.run, loader.process)
     batches = batches[batches["loader"] == loader.loader].sort_values("asked_ns")
     middle = max(len(batches) // 2 - _BATCHES // 2, 0)
     batches = batches[middle : middle + _BATCHES]

@@ -1,5 +1,6 @@
 """What batches cost where they are made and used, from tapes with known answers."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
+from tracekit.analysis.batches import made_batches
 from tracekit.analysis.loading import LoaderCosts, _device_s, loader_costs
 from tracekit.analysis.loading_cpus import computed_by_others
 from tracekit.analysis.steps import find_steps
@@ -80,6 +82,27 @@ def test_what_taking_a_batch_takes_is_told_by_those_that_were_not_taken_yet(tmp_
     run = open_run(tmp_path / "run")
     (found,) = loader_costs(run, find_steps(run))
     assert found.known == 1 and np.median(found.receive) == pytest.approx(0.002 * (1 - delayed), rel=0.02)
+
+
+def test_what_other_ranks_made_is_not_read(tmp_path: Path) -> None:
+    """GIVEN a rank that makes its batches itself, and another one that made very many THEN who makes the first one's is
+    told in as little memory as without the other."""
+    taken = []
+    for others in (0, 100_000):
+        main = Tape(process=0, role="rank 0", rank=0)
+        for index in range(BATCHES):
+            batch(main, index)
+        made = pd.DataFrame({"start_ns": BEGIN_NS + np.arange(others), "turn": np.arange(others)}).assign(
+            process=1, thread=2, duration_ns=1, iteration=0, cpu_ns=1, samples=1
+        )
+        tapes = [main, Tape(process=1, role="rank 1", rank=1, thread=2)]
+        run = open_run(make_run(tmp_path / str(others), tapes, tables={"fetches": made}))
+        assert len(run.table("fetches")) == BATCHES + others
+        tracemalloc.start()
+        assert (made_batches(run, 0)["maker"] == 0).all()
+        taken.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert taken[1] < 2 * taken[0]
 
 
 @pytest.mark.parametrize(

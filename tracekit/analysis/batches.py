@@ -24,6 +24,8 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
     (for how long other threads of the maker ran; -1 likewise), `samples`, `iteration`, `turn`, and when all workers
     had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0.
     """
+    workers = started_workers(run, process)
+    run = run.of(process, *workers["maker"].tolist())  # what others made is as much again for each rank
     batches = run.sql(
         "SELECT process, thread, loader, epoch, index, worker, bytes, coalesce(taking_ns, -1) AS taking_ns, "
         "start_ns AS asked_ns, "
@@ -41,7 +43,6 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
         fetches = fetches.merge(each, on=["maker", "thread", "made_start_ns"], how="left")
     fetches = fetches.fillna({"reading_cpu_ns": 0, "sampling_ns": 0, "sampled": 0})
     by_worker = batches["worker"] >= 0
-    workers = started_workers(run, process)
     found = pd.concat([_by_workers(workers, batches[by_worker], fetches), _by_itself(batches[~by_worker], fetches)])
     found = found.sort_values(["process", "loader", "epoch", "index"], ignore_index=True)
     # What was made after it was had is another's: iterators of one name that were under way at once.
