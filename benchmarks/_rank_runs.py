@@ -117,9 +117,10 @@ def _rows(times: _Times, rank: int, steps: int, events: int) -> dict[str, dict[s
         "start_ns": begin, "duration_ns": times.loading[rank], "loader": ["loader"] * steps, "index": np.arange(steps),
         "worker": np.full(steps, -1, dtype=np.int32), "epoch": np.zeros(steps, dtype=np.int64),
     }  # fmt: skip
+    made_for = times.loading[rank] - 2000
     fetches = {
-        "start_ns": begin + 1000, "duration_ns": times.loading[rank] - 2000, "iteration": np.zeros(steps, dtype=np.int64),
-        "turn": np.arange(steps), "samples": np.full(steps, 32), "cpu_ns": times.loading[rank] - 2000,
+        "start_ns": begin + 1000, "duration_ns": made_for, "iteration": np.zeros(steps, dtype=np.int64),
+        "turn": np.arange(steps), "samples": np.full(steps, 32), "cpu_ns": made_for,
         "delayed_ns": np.zeros(steps, dtype=np.int64),
     }  # fmt: skip
     profiled = events - steps * EVENTS_OF_A_STEP

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tracekit.study.matched import COLD_STEPS, RunSteps, mean_step_ns, typical_steps_ns
+from tracekit.study.matched import COLD_STEPS, RunSteps, StepTime, step_times, whole_loop_ms
 
 
 def steps(starts: list[int], length: int, stops: list[tuple[int, int]]) -> RunSteps:
@@ -64,9 +64,10 @@ def test_what_the_machine_does_to_all_cancels() -> None:
     """GIVEN a machine whose speed halves and doubles WHEN one run is 10 % faster THEN that is what is found."""
     speed = np.exp(np.random.default_rng(0).normal(0, 0.7, 40))
 
-    slow, fast = typical_steps_ns(taking_turns([1_000_000, 900_000], 40, speed))
+    slow, fast = step_times(taking_turns([1_000_000, 900_000], 40, speed))
 
-    assert fast / slow == pytest.approx(0.9, rel=1e-3)
+    assert fast.median_ms / slow.median_ms == pytest.approx(0.9, rel=1e-3)
+    assert fast.mean_ms / slow.mean_ms == pytest.approx(0.9, rel=1e-3)
 
 
 def test_a_run_that_ends_early_is_compared_over_what_all_have_had() -> None:
@@ -74,7 +75,7 @@ def test_a_run_that_ends_early_is_compared_over_what_all_have_had() -> None:
     first, second = taking_turns([1_000_000, 1_000_000], 40, speed)
     early = RunSteps(first.starts_ns[:160], first.durations_ns[:160], first.stops[:21])
 
-    assert typical_steps_ns([early, second]) == pytest.approx([1e6, 1e6], rel=1e-3)
+    assert [each.median_ms for each in step_times([early, second])] == pytest.approx([1, 1], rel=1e-3)
 
 
 def taking_timed_turns(
@@ -117,9 +118,22 @@ def test_steps_that_differ_are_compared_with_themselves(lengths: NDArray[np.floa
     comes to the longer ones earlier."""
     slow = (lengths * 1e6).astype(np.int64)
 
-    one, other = typical_steps_ns(taking_timed_turns([slow, slow * 9 // 10], [20_000_000, 20_000_000]))
+    one, other = step_times(taking_timed_turns([slow, slow * 9 // 10], [20_000_000, 20_000_000]))
 
-    assert other / one == pytest.approx(0.9, rel=5e-3)
+    assert other.median_ms / one.median_ms == pytest.approx(0.9, rel=5e-3)
+    assert other.mean_ms / one.mean_ms == pytest.approx(0.9, rel=5e-3)
+
+
+def test_of_steps_of_two_kinds_the_mean_tells_what_a_run_gains() -> None:
+    """GIVEN steps of 4 and of 7.5 ms WHEN one run has more of the fast ones THEN medians tell one kind against the
+    other, and means what all of them together take."""
+    draws = np.random.default_rng(0).random(4000)
+    one, other = (np.where(draws < share, 7_500_000, 4_000_000) for share in (0.7, 0.3))
+
+    had, has = step_times(taking_timed_turns([one, other], [40_000_000, 30_000_000]))
+
+    assert had.median_ms / has.median_ms > 1.4
+    assert had.mean_ms / has.mean_ms == pytest.approx((0.7 * 7.5 + 0.3 * 4) / (0.3 * 7.5 + 0.7 * 4), rel=0.02)
 
 
 def test_turns_of_as_many_steps_cancel_what_the_machine_does_half_way() -> None:
@@ -128,20 +142,22 @@ def test_turns_of_as_many_steps_cancel_what_the_machine_does_half_way() -> None:
     slow = np.full(2000, 1_000_000)
     fast = slow * 7 // 10
 
-    one, other = typical_steps_ns(taking_timed_turns([slow, fast], [20_000_000, 14_000_000], slow_after=1.7e9))
+    one, other = step_times(taking_timed_turns([slow, fast], [20_000_000, 14_000_000], slow_after=1.7e9))
 
-    assert other / one == pytest.approx(0.7, rel=0.01)
+    assert other.median_ms / one.median_ms == pytest.approx(0.7, rel=0.01)
+    assert other.mean_ms / one.mean_ms == pytest.approx(0.7, rel=0.01)
 
 
-def test_runs_with_few_turns_or_alone_give_their_own_median() -> None:
+def test_runs_with_few_turns_or_alone_give_their_own() -> None:
     runs = taking_turns([1_000_000, 2_000_000], 3, np.ones(3))
-    assert typical_steps_ns(runs) == [1e6, 2e6]
-    assert typical_steps_ns([steps([0, 10, 20, 30], 7, [])]) == [7.0]
+    assert step_times(runs) == [StepTime(1.0, 1.0), StepTime(2.0, 2.0)]
+    uneven = RunSteps(np.arange(5) * 20, np.array([50, 1, 2, 2, 9]) * 1_000_000, [])
+    assert step_times([uneven]) == [pytest.approx((2.0, 3.5))]
 
 
 def test_the_mean_step_counts_what_every_tenth_step_waits_for() -> None:
-    """GIVEN nine steps of 1 ms after each of 11 ms THEN a step takes 2 ms, which no median tells."""
+    """GIVEN nine steps of 1 ns after each of 11 ns THEN a step takes 2 ns, which no median tells."""
     durations = np.array([11, *[1] * 9] * 8, dtype=np.int64)
     starts = np.cumsum(durations) - durations
-    assert mean_step_ns(RunSteps(starts, durations, [])) == pytest.approx(2.0)
-    assert mean_step_ns(RunSteps(80 + starts, durations, [])) == pytest.approx(3.0)  # it waited for the first batch
+    assert whole_loop_ms(RunSteps(starts, durations, [])) == pytest.approx(2e-6)
+    assert whole_loop_ms(RunSteps(80 + starts, durations, [])) == pytest.approx(3e-6)  # it waited for the first batch

@@ -1,6 +1,6 @@
 """The rounds of a study, on conditions whose times are drawn: when it stops, and what it says then."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 
 from tracekit.study import rounds as module
+from tracekit.study.matched import StepTime
 from tracekit.study.recording import StudyError
+from tracekit.study.result import text_of
 from tracekit.study.rounds import AGAIN, Pair, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import look_level, paired_gain
 
 
 class Drawn(StudyRuns):
-    """Takes no runs: each block is drawn, and a second passes on the clock."""
+    """Takes no runs: each block is drawn, and a second passes on the clock. `means`: how many times as long as the
+    median step the mean one is."""
+
+    means: Mapping[str, float] = {}
 
     def __init__(self, times: dict[str, float], noise: float, seed: int, pass_time: Callable[[float], None]) -> None:
         super().__init__(Path(), [], lambda text: None)
@@ -27,8 +32,9 @@ class Drawn(StudyRuns):
     def measure_round(self, conditions: Sequence[Condition]) -> None:
         for condition in conditions:
             self._pass(1.0)
-            time_ms = self._times[condition.name.removesuffix(AGAIN)] * float(np.exp(self._noise * self._rng.normal()))
-            self.median_ms.setdefault(condition.name, []).append(time_ms)
+            name = condition.name.removesuffix(AGAIN)
+            time_ms = self._times[name] * float(np.exp(self._noise * self._rng.normal()))
+            self.blocks.setdefault(condition.name, []).append(StepTime(time_ms, time_ms * self.means.get(name, 1.0)))
             self.seconds.append(1.0)
 
 
@@ -58,7 +64,7 @@ def test_what_was_measured_outlives_a_run_that_fails(fails_after: int, clock: li
 
     class Fails(Drawn):
         def measure_round(self, conditions: Sequence[Condition]) -> None:
-            if len(self.median_ms.get("a", [])) == fails_after:
+            if len(self.blocks.get("a", [])) == fails_after:
                 raise StudyError("exit code 1")
             super().measure_round(conditions)
 
@@ -121,7 +127,7 @@ def test_a_budget_for_less_than_three_rounds_decides_nothing(clock: list[float])
     """GIVEN time for two rounds, which the first one shows THEN the second is not run for nothing."""
     made, runs = study({"a": 10.0, "b": 5.0}, clock, budget=7)
     assert made.stopped.startswith("no time for 2 more rounds after 1 round; at least 3 are needed")
-    assert "larger --budget" in made.stopped and len(runs.median_ms["a"]) == 1
+    assert "larger --budget" in made.stopped and len(runs.blocks["a"]) == 1
     assert {each.verdict for each in made.comparisons()} == {"undecided"}
 
 
@@ -134,7 +140,7 @@ def test_what_is_slow_and_not_asked_about_is_dropped(clock: list[float]) -> None
     runs = Drawn({"a": 10.0, "slow": 14.0, "near": 10.001, "b": 9.999}, 0.01, 0, pass_time)
     made = Rounds(runs, [Condition(name) for name in ("a", "slow", "near", "b")], lambda: [Pair("a", "b")], 0)
     made.run(100)
-    blocks = {name: len(times) for name, times in runs.median_ms.items()}
+    blocks = {name: len(times) for name, times in runs.blocks.items()}
     assert blocks["slow"] == 3 < blocks["near"] == blocks["a"] == blocks["b"] == blocks["a" + AGAIN]
 
 
@@ -159,15 +165,37 @@ def test_what_was_chosen_as_the_fastest_has_to_be_surer(clock: list[float]) -> N
     made = Rounds(runs, conditions, lambda: [Pair("a", "b"), Pair("a", "b", 5)], 0)
     made.run(clock[0] + 37)
     given, chosen, _ = made.comparisons()
-    times = runs.median_ms["a"], runs.median_ms["b"]
+    times = runs.blocks_ms["a"], runs.blocks_ms["b"]
     last = look_level(3, 3)
     assert given.gain == paired_gain(*times, last)
     assert chosen.gain == paired_gain(*times, 1 - (1 - last) / 5)
     assert chosen.gain.low < given.gain.low < given.gain.high < chosen.gain.high
 
 
+@pytest.mark.parametrize(("mean", "verdict", "gain"), [(1.5, "slower", -0.2), (1.0, "faster", 0.2)])
+def test_where_the_mean_step_tells_another_gain_it_counts(
+    mean: float, verdict: str, gain: float, clock: list[float], tmp_path: Path
+) -> None:
+    """GIVEN a condition whose median step is 20 % shorter WHEN its mean step is half as long again THEN what counts is
+    that all of its steps together take longer, and the study says so."""
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Drawn({"a": 10.0, "b": 8.0}, 0.01, 0, pass_time)
+    runs.folder, runs.means = tmp_path, {"b": mean}
+    made = Rounds(runs, [Condition("a"), Condition("b")], lambda: [Pair("a", "b")], 0)
+    made.run(clock[0] + 200)
+    study = made.save("verify", [], "")
+    found = study.comparisons[0]
+    assert found.verdict == verdict
+    assert found.gain.expected == pytest.approx(gain, abs=0.02)
+    assert study.by_mean == ("mean step" in text_of(study)) == (mean != 1)
+
+
 def test_what_left_early_is_compared_in_its_rounds() -> None:
     """GIVEN a machine that got slower after a condition had left THEN that condition is not the fastest for it."""
     runs = StudyRuns(Path(), [], lambda text: None)
-    runs.median_ms = {"base": [10, 10, 20, 20], "stays": [8, 8, 16, 16], "left": [9, 9]}
+    times_ms = {"base": [10, 10, 20, 20], "stays": [8, 8, 16, 16], "left": [9, 9]}
+    runs.blocks = {name: [StepTime(each, each) for each in times] for name, times in times_ms.items()}
     assert fastest(runs, ["stays", "left"], "base") == "stays"

@@ -18,7 +18,8 @@ STUDY_VERSION = 1
 
 
 class Study(msgspec.Struct):
-    """A study: its conditions, what each gave, and how they compare. `blocks_ms` has the median step of every block.
+    """A study: its conditions, what each gave, and how they compare. `blocks_ms` has the median step of every block,
+    or the mean step where it is `by_loop` or `by_mean`.
 
     `floor` is the gain that the baseline seems to have over itself, `level` the certainty that each interval of a
     comparison of runs was made with: more than 0.95 where the results were looked at before the end. Where the fastest
@@ -37,6 +38,7 @@ class Study(msgspec.Struct):
     stopped: str
     blocks_ms: dict[str, list[float]]
     by_loop: bool = False  # the steps are mean steps of whole loops, what their loaders had them wait for included
+    by_mean: bool = False  # as the median step tells another gain than the mean step
     interleaved: str = ""  # how runs of the same round were set against each other
     settings: list[Setting] = []
     predicted: list[Setting] = []  # what was recommended, and is verified here
@@ -117,7 +119,7 @@ def text_of(study: Study) -> str:
     """The study as lines for a terminal."""
     width = max((len(each.name) for each in study.conditions), default=0)
     lines = [f"STUDY  {study.study} of {shell_line(study.command)}", f"  folder {study.path}", ""]
-    what = "mean step of the loop" if study.by_loop else "median step"
+    what = "mean step of the loop" if study.by_loop else "mean step" if study.by_mean else "median step"
     lines += [f"  {what} by condition, its 95 % interval, blocks"]
     lines += [f"    {each.name:<{width}}  {_times(each)}" for each in study.conditions]
     floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
@@ -127,6 +129,8 @@ def text_of(study: Study) -> str:
         *(f"    {each}" for each in predictions(study)),
     ]
     lines += ["", f"  {study.stopped}", *([f"  {study.interleaved}"] if study.interleaved else [])]
+    if study.by_mean:
+        lines += ["  by the mean step, as the median step tells another gain: steps are of several kinds"]
     if study.advice:
         lines += [f"  {study.advice}"]
     if study.guidelines:

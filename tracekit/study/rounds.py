@@ -71,7 +71,7 @@ class Rounds:
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         except StudyError as error:
-            done = len(self._runs.median_ms.get(self._floor_pair.a, []))
+            done = len(self._runs.blocks.get(self._floor_pair.a, []))
             if done < _FEWEST_ROUNDS:
                 raise
             self.stopped = f"a run failed after {done} rounds ({error})"
@@ -94,9 +94,10 @@ class Rounds:
             floor=self.floor(),
             level=self._level,
             stopped=self.stopped,
-            blocks_ms=self._runs.median_ms,
+            blocks_ms=self._runs.blocks_ms,
             by_loop=self._runs.by_loop,
-            interleaved=self._runs.how() if self._runs.median_ms else "",
+            by_mean=self._runs.by_mean,
+            interleaved=self._runs.how() if self._runs.blocks else "",
             **found,
         )
         result.save(folder)
@@ -146,7 +147,7 @@ class Rounds:
         assert error.condition is not None
         self._runs.say(f"{error.condition} is left out: {error}")
         self._dropped.add(error.condition)
-        self._runs.median_ms.pop(error.condition, None)
+        self._runs.blocks.pop(error.condition, None)
 
     def _larger_budget(self, began: float, each_s: float) -> int:
         """Seconds in which a study like this may decide something: what came before the rounds, and enough of them."""
@@ -174,10 +175,12 @@ class Rounds:
         return noise_floor(*self._paired(self._floor_pair.a, self._floor_pair.b))
 
     def summaries(self) -> list[ConditionSummary]:
-        return [summarise(name, self._runs.median_ms.get(name, [])) for name in self._conditions]
+        blocks_ms = self._runs.blocks_ms
+        return [summarise(name, blocks_ms.get(name, [])) for name in self._conditions]
 
     def _paired(self, a: str, b: str) -> tuple[list[float], list[float]]:
-        first, second = (list(self._runs.median_ms.get(name, [])) for name in (a, b))
+        blocks_ms = self._runs.blocks_ms
+        first, second = (blocks_ms.get(name, []) for name in (a, b))
         length = max(len(first), len(second))
         return ([*first, *[math.nan] * (length - len(first))], [*second, *[math.nan] * (length - len(second))])
 
@@ -187,9 +190,10 @@ def fastest(runs: StudyRuns, names: Sequence[str], base: str) -> str:
 
     Of several that are equal it is the lucky one, so it is hard to beat.
     """
+    blocks_ms = runs.blocks_ms
 
     def beside_base(name: str) -> float:
-        pairs = zip(runs.median_ms.get(name, []), runs.median_ms.get(base, []), strict=False)  # some have left
+        pairs = zip(blocks_ms.get(name, []), blocks_ms.get(base, []), strict=False)  # some have left
         return float(np.median([own / of_base for own, of_base in pairs] or [math.inf]))
 
     return min(names, key=beside_base)

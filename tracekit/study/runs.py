@@ -18,12 +18,12 @@ from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
 from tracekit.settings.inside import ENDED_EXPLORATION, is_refusal
-from tracekit.study.matched import RunSteps, mean_step_ns, typical_steps_ns
+from tracekit.study.matched import RunSteps, StepTime, step_times, whole_loop_ms
 from tracekit.study.recording import Recording, StudyError
+from tracekit.study.statistics import tell_another_gain
 from tracekit.study.switchback import in_turn
 from tracekit.study.turns import Turns, alone, patience, refuse_foreign_numbers, take_turns
 
-_NS_TO_MS = 1e-6
 _LIGHTLY = ["--collectors", "steps,layers,loading", "--profile", "off", "--overhead", "1"]
 # A turn must hold several steps, as three are lost at its end, and last long beside the change of turns (some ms). Else
 # the shorter the better: on a virtual machine with neighbours the speed went up and down by a third within a second.
@@ -45,15 +45,15 @@ class Condition:
 class StudyRuns:
     """The runs of one study. Each is a recorded run below `folder`/runs; the program's output goes to `folder`/output.
 
-    `median_ms` has one number per block and condition: the typical step, warm-up left out; of whole loops the mean
-    step. `turn_s` is how long each run of a round has the machine in its turn, None where they come one after the
-    other, for the reason that `alone` gives.
+    `blocks` has the step of each block, by condition, warm-up left out; of whole loops the mean step alone. `turn_s` is
+    how long each run of a round has the machine in its turn, None where they come one after the other, for the reason
+    that `alone` gives.
     """
 
     folder: Path
     command: list[str]
     say: Callable[[str], None]
-    median_ms: dict[str, list[float]] = field(default_factory=dict)
+    blocks: dict[str, list[StepTime]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     turn_s: float | None = None
     alone: str = "no run has told yet how long a step is"
@@ -76,6 +76,18 @@ class StudyRuns:
         been asked would go on for it."""
         self.by_loop = True
         self._one_by_one("what loaders have asked storage for would go on while a run is stopped")
+
+    @property
+    def by_mean(self) -> bool:
+        """Whether the median step of any condition tells another gain over the first one than the mean step does."""
+        return tell_another_gain(list(self.blocks.values()))
+
+    @property
+    def blocks_ms(self) -> dict[str, list[float]]:
+        """How long a step takes, by condition and block: the median step, or, where these tell another gain than all
+        steps together, the mean step."""
+        which = StepTime._fields.index("mean_ms" if self.by_mean else "median_ms")
+        return {name: [each[which] for each in times] for name, times in self.blocks.items()}
 
     def explore(self, flags: Sequence[str] = ("--explore", "threads")) -> Run:
         """Record the command once, to learn from it. Raises StudyError when it fails."""
@@ -161,17 +173,18 @@ class StudyRuns:
             turns = take_turns(launches, self._turns(conditions, turn_s), patience(self.usual_seconds()))
             steps = [self._steps(*both) for both in zip(launches, turns, strict=True)]
         each_s = (time.monotonic() - began) / len(launches)
-        times = [mean_step_ns(each) for each in steps] if self.by_loop else typical_steps_ns(steps)
-        for condition, time_ns in zip(conditions, times, strict=True):
+        times = [StepTime(*[whole_loop_ms(each)] * 2) for each in steps] if self.by_loop else step_times(steps)
+        for condition, step in zip(conditions, times, strict=True):
             self.seconds.append(each_s)
-            self.median_ms.setdefault(condition.name, []).append(time_ns * _NS_TO_MS)
-            self.say(f"{condition.name}: {time_ns * _NS_TO_MS:.4g} ms a step")
+            self.blocks.setdefault(condition.name, []).append(step)
+            self.say(f"{condition.name}: {step.median_ms:.4g} ms a step")
 
     def _turns(self, conditions: Sequence[Condition], turn_s: float) -> list[float]:
         """How long the turns of these conditions are, s: after their first round, right for equally many steps."""
-        if any(each.name not in self.median_ms for each in conditions):
+        if any(each.name not in self.blocks for each in conditions):
             return [turn_s] * len(conditions)
-        paces = np.array([np.median(self.median_ms[each.name]) for each in conditions])
+        known = self.blocks_ms
+        paces = np.array([np.median(known[each.name]) for each in conditions])
         return [float(each) for each in turn_s * paces / paces.mean()]
 
     def _steps(self, launch: Recording, turns: Turns) -> RunSteps:

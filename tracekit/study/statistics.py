@@ -1,6 +1,7 @@
 """The statistics of a study: which of two conditions has the shorter steps, by how much, and whether that is certain.
 
-Every run is one block and gives one number, its median step time (but see `switchback`: there blocks are of one run).
+Every run is one block and gives one number, its median step time, or its mean one where all medians together tell
+another gain (`tell_another_gain`); but see `switchback`: there blocks are of one run.
 Blocks of the same round stand close in time, so they are compared in pairs: whatever drifts from round to round cancels
 in log(b_i / a_i). All decisions are taken on log-ratios, which makes them symmetric in a and b; what is reported is the
 gain, 1 - b/a.
@@ -126,6 +127,29 @@ def compare(a_name: str, b_name: str, a: ArrayLike, b: ArrayLike, margin: float,
         else:
             why = f"the noise floor, {margin:.0%}, hides such a gain"
     return Comparison(a_name, b_name, _gain(low, estimate, high), verdict, len(ratios), margin, why)
+
+
+def tell_another_gain(blocks: Sequence[Sequence[tuple[float, float]]]) -> bool:
+    """Whether, of the median and the mean step of each block of some conditions, the medians tell another gain of any
+    condition over the first one than the means, for certain and by more than 1 % (`RESOLUTION`).
+
+    As they do where steps are of several kinds, of which a setting makes one more frequent. Medians are surer, and may
+    be wrong about what a run gains; means are not, and are unsure: so medians count unless the difference of the two
+    refutes them (the test of Hausman, Specification tests in econometrics, Econometrica 46(6), 1978; here by pairs).
+    """
+    if len(blocks) < 2:
+        return False
+    first, *others = blocks
+    level = level_among(len(others))
+    for other in others:
+        pairs = min(len(first), len(other))
+        if pairs < FEWEST_PAIRS:
+            continue
+        (old, old_mean), (new, new_mean) = (np.array(each[:pairs], dtype=np.float64).T for each in (first, other))
+        low, _, high = log_interval(_log_ratios(old, new) - _log_ratios(old_mean, new_mean), level)
+        if low > RESOLUTION or high < -RESOLUTION:
+            return True
+    return False
 
 
 def noise_floor(a: ArrayLike, a_again: ArrayLike) -> float:
