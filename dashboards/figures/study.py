@@ -12,9 +12,11 @@ from tracekit.study.statistics import ConditionSummary
 _ROW = 46
 
 
-def blocks_figure(conditions: Sequence[ConditionSummary], blocks_ms: Mapping[str, Sequence[float]]) -> go.Figure:
+def blocks_figure(
+    conditions: Sequence[ConditionSummary], blocks_ms: Mapping[str, Sequence[float]], step: str
+) -> go.Figure:
     """For each condition, the first on top, a box over its blocks with every block as a point, and below it the
-    interval of the median. blocks_ms: by condition, the median step of each block, ms."""
+    interval of the median. blocks_ms: by condition, the `step` (in words: which) of each block, ms."""
     longest = max((time for condition in conditions for time in blocks_ms.get(condition.name, ())), default=1.0)
     size, unit = text.time_unit(longest * 1e6)
     per_ms = 1e6 / size
@@ -55,7 +57,7 @@ def blocks_figure(conditions: Sequence[ConditionSummary], blocks_ms: Mapping[str
         boxmode="overlay",
         margin={"l": 64, "r": 16, "t": 8, "b": 48},
     )
-    figure.update_xaxes(title_text=f"median step of a block ({unit})", exponentformat="none")
+    figure.update_xaxes(title_text=f"{step} of a block ({unit})", exponentformat="none")
     figure.update_yaxes(
         tickmode="array",
         tickvals=list(range(len(conditions))),

@@ -13,7 +13,7 @@ from tracekit.dashboards.pages.exploration import guidelines_part
 from tracekit.dashboards.pages.noise_parts import noise_parts
 from tracekit.dashboards.pages.page import Cell, Column, View, copyable, graph, link, nothing, page, section, table
 from tracekit.dashboards.pages.settings import recommendations
-from tracekit.study.result import Study, predictions
+from tracekit.study.result import WHY_MEAN, Study, predictions
 from tracekit.study.statistics import Comparison
 
 _TITLES = {"threads": "Study of thread counts", "verify": "Verification", "noise": "Study of noise"}
@@ -49,14 +49,16 @@ def render_study(view: View, name: str) -> Component:
 
 
 def words(study: Study) -> list[str]:
-    """What was predicted, the noise floor, why the study ended and how its runs met, a sentence each."""
+    """What was predicted, the noise floor, why it goes by the mean step if it does, why the study ended and how its
+    runs met, a sentence each."""
     floor = f"The noise floor is {text.percent(study.floor)}: a condition may seem to save so much over itself."
     if study.floor >= 1:
         floor = "The noise floor is not known: that takes at least three rounds."
     ended = [f"The study ended: {text.one_line(study.stopped, 300)}."] if study.stopped else []
     predicted = [text.one_line(each, 300) for each in predictions(study)]
     how = [f"The {text.one_line(study.interleaved, 300)}."] if study.interleaved else []
-    return [*predicted, floor, *ended, *how]
+    mean = [f"Conditions are {WHY_MEAN}."] if study.by_mean else []
+    return [*predicted, floor, *mean, *ended, *how]
 
 
 def _distributions(study: Study) -> Component:
@@ -64,7 +66,7 @@ def _distributions(study: Study) -> Component:
         return section("Conditions", nothing("No condition was measured."))
     return section(
         "Conditions",
-        graph(blocks_figure(study.conditions, study.blocks_ms)),
+        graph(blocks_figure(study.conditions, study.blocks_ms, study.step)),
         note="a point is a block; diamond: the median and its 95 % interval",
     )
 

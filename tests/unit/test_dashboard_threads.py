@@ -124,16 +124,18 @@ def test_every_count_has_a_colour_and_few_counts_have_different_ones(counts: lis
     assert len(set(colors.values())) == min(len(counts), 7)
 
 
-def test_a_study_shows_every_block_and_the_interval_of_the_median() -> None:
-    study = studied(conditions=[*studied().conditions, summarise("never run", [])])
-    figure = blocks_figure(study.conditions, study.blocks_ms)
+@pytest.mark.parametrize("by_mean", [False, True])
+def test_a_study_shows_every_block_and_the_interval_of_the_median(by_mean: bool) -> None:
+    study = studied(conditions=[*studied().conditions, summarise("never run", [])], by_mean=by_mean)
+    figure = blocks_figure(study.conditions, study.blocks_ms, study.step)
     boxes = [trace for trace in figure.data if trace.type == "box"]
     assert [list(box.x) for box in boxes] == list(study.blocks_ms.values())
     medians = figure.data[-1]
     assert list(medians.x) == [10.0, 8.0]
     assert all(bound >= 0 for bound in [*medians.error_x.array, *medians.error_x.arrayminus])
     assert len(figure.layout.yaxis.ticktext) == 3
-    assert figure.layout.xaxis.title.text == "median step of a block (ms)"
+    assert figure.layout.xaxis.title.text == f"{'mean' if by_mean else 'median'} step of a block (ms)"
+    assert by_mean == any("by the mean step" in each for each in words(study))
     assert "<img" not in figure.to_json()
 
 
@@ -141,7 +143,7 @@ def test_figures_of_nothing_are_empty_figures() -> None:
     assert not times_figure([], [], "time").data
     assert not plan_figure({}, []).data
     assert not plan_figure({"planned": []}, [1, 2]).data
-    assert not blocks_figure([], {}).data
+    assert not blocks_figure([], {}, "step").data
 
 
 def test_what_was_measured_is_said_in_words() -> None:

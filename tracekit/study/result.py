@@ -15,6 +15,7 @@ from tracekit.run.folder import STUDY_FILE
 from tracekit.study.statistics import FEWEST_PAIRS, Comparison, ConditionSummary
 
 STUDY_VERSION = 1
+WHY_MEAN = "compared by the mean step, as the median step tells another gain: steps are of several kinds"
 
 
 class Study(msgspec.Struct):
@@ -48,6 +49,11 @@ class Study(msgspec.Struct):
     noise: list[NoiseEffect] = []
     mixes: list[Mix] = []  # of noises
     findings: list[Finding] = []
+
+    @property
+    def step(self) -> str:
+        """Which step `blocks_ms` has, in words."""
+        return "mean step of the loop" if self.by_loop else "mean step" if self.by_mean else "median step"
 
     def save(self, folder: Path) -> None:
         """Write it into the study's folder. Raises OSError."""
@@ -119,8 +125,7 @@ def text_of(study: Study) -> str:
     """The study as lines for a terminal."""
     width = max((len(each.name) for each in study.conditions), default=0)
     lines = [f"STUDY  {study.study} of {shell_line(study.command)}", f"  folder {study.path}", ""]
-    what = "mean step of the loop" if study.by_loop else "mean step" if study.by_mean else "median step"
-    lines += [f"  {what} by condition, its 95 % interval, blocks"]
+    lines += [f"  {study.step} by condition, its 95 % interval, blocks"]
     lines += [f"    {each.name:<{width}}  {_times(each)}" for each in study.conditions]
     floor = f"the noise floor is {study.floor:.1%}" if study.floor < 1 else "the noise floor is not known yet"
     lines += [
@@ -130,7 +135,7 @@ def text_of(study: Study) -> str:
     ]
     lines += ["", f"  {study.stopped}", *([f"  {study.interleaved}"] if study.interleaved else [])]
     if study.by_mean:
-        lines += ["  by the mean step, as the median step tells another gain: steps are of several kinds"]
+        lines += [f"  {WHY_MEAN}"]
     if study.advice:
         lines += [f"  {study.advice}"]
     if study.guidelines:
