@@ -5,20 +5,21 @@
 Per workload two processes take turns, so that both have met the same minutes of the machine: one runs it with the
 settings that it has, under `tracekit record`, the other, without tracekit, at every point of a grid, in random order:
 the truth. `tracekit analyze` of the recorded run, and `analyze --probe` of it, predict the time per batch over the grid
-and recommend settings. Where a value was told, `errors` are those of it, and `errors_of_gains` those of its ratio to
-the settings that the run had. Where only a range was told (no such number of readers was seen), `covered` says whether
-the truth lies in it. Then the recommended settings, the best of the grid and those of the run take turns in another
-process: the best of many in the same rounds is the luckiest. `of_the_best` is how fast the recommended ones are there,
-which is `unsure` by so much (95 %); where that leaves open whether it is 97 %, they take turns in more processes, up to
-four, all of which count. `swept` is what a third of the rounds of the grid, a sweep of 20 s and more, which has seen
-every setting, tells of the other two, and recommends: about as well as anybody can know here who measures for no
-longer. Two more processes take turns: the workload recorded, and one that runs it as it is, with instant storage, and
-with instant samples. `split_errors` compare the shares of storage and of computing in the waiting that the recorded one
-tells with what the other one tells, which is `unsure` by so much (95 %), in points of the waiting (`waits` is the share
-that this is of all time); where the errors are not clear the two go on, in fresh processes, up to eight `times`, all of
-which count. `recording` is how much longer a batch takes while it is recorded than with the hooks taken out of the same
-process, in turn, which is `unsure` by so much (95 %). `stolen` is the share of the CPU time that went to other virtual
-machines meanwhile; where that was much the workload is measured again, at most twice (`tries`).
+and recommend settings (`probe_said`: what it tried). Where a value was told, `errors` are those of it, and
+`errors_of_gains` those of its ratio to the settings that the run had. Where only a range was told (no such number of
+readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
+those of the run take turns in another process: the best of many in the same rounds is the luckiest. `of_the_best` is
+how fast the recommended ones are there, which is `unsure` by so much (95 %); where that leaves open whether it is 97 %,
+they take turns in more processes, up to four, all of which count. `swept` is what a third of the rounds of the grid, a
+sweep of 20 s and more, which has seen every setting, tells of the other two, and recommends: about as well as anybody
+can know here who measures for no longer. Two more processes take turns: the workload recorded, and one that runs it as
+it is, with instant storage, and with instant samples. `split_errors` compare the shares of storage and of computing in
+the waiting that the recorded one tells with what the other one tells, which is `unsure` by so much (95 %), in points of
+the waiting (`waits` is the share that this is of all time); where the errors are not clear the two go on, in fresh
+processes, up to eight `times`, all of which count. `recording` is how much longer a batch takes while it is recorded
+than with the hooks taken out of the same process, in turn, which is `unsure` by so much (95 %). `stolen` is the share
+of the CPU time that went to other virtual machines meanwhile; where that was much the workload is measured again, at
+most twice (`tries`).
 
 Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
 `samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,

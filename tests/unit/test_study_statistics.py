@@ -342,6 +342,19 @@ def test_nothing_is_refuted_by_few_pairs_or_one_condition() -> None:
     assert tell_another_gain([two * 3, [(5.0, 10.0)] * 3])
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_left_early_hides_no_other_gain(place: int) -> None:
+    """GIVEN a condition that left after three rounds, the first one or not THEN the others are compared in all."""
+    rng = np.random.default_rng(0)
+    told = []
+    for _ in range(100):
+        base, gains = ([(100.0, mean) for mean in factor * blocks(rng, 20, spread=0.05)] for factor in (1.0, 0.85))
+        conditions = [base, gains]
+        conditions.insert(place, [(120.0, mean) for mean in 1.2 * blocks(rng, 3, spread=0.05)])
+        told.append(tell_another_gain(conditions))
+    assert np.mean(told) >= 0.95
+
+
 @pytest.mark.parametrize("count", [3, 5, 6, 9])
 def test_summary_covers_the_median(count: int) -> None:
     rng = np.random.default_rng(count)

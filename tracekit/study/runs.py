@@ -79,7 +79,7 @@ class StudyRuns:
 
     @property
     def by_mean(self) -> bool:
-        """Whether the median step of any condition tells another gain over the first one than the mean step does."""
+        """Whether the median step of any condition tells another gain than the mean step does."""
         return tell_another_gain(list(self.blocks.values()))
 
     @property

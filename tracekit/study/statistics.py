@@ -131,7 +131,7 @@ def compare(a_name: str, b_name: str, a: ArrayLike, b: ArrayLike, margin: float,
 
 def tell_another_gain(blocks: Sequence[Sequence[tuple[float, float]]]) -> bool:
     """Whether, of the median and the mean step of each block of some conditions, the medians tell another gain of any
-    condition over the first one than the means, for certain and by more than 1 % (`RESOLUTION`).
+    condition over one that was in all rounds than the means, for certain and by more than 1 % (`RESOLUTION`).
 
     As they do where steps are of several kinds, of which a setting makes one more frequent. Medians are surer, and may
     be wrong about what a run gains; means are not, and are unsure: so medians count unless the difference of the two
@@ -139,7 +139,7 @@ def tell_another_gain(blocks: Sequence[Sequence[tuple[float, float]]]) -> bool:
     """
     if len(blocks) < 2:
         return False
-    first, *others = blocks
+    first, *others = sorted(blocks, key=len, reverse=True)  # some have left
     level = level_among(len(others))
     for other in others:
         pairs = min(len(first), len(other))
