@@ -1,12 +1,13 @@
-"""What it takes a program to take a batch that is there, by how busy the workers are that make the batches.
+"""What it takes a program to take a batch that is there, by how busy the workers are that make the batches, and whether
+the last batch of an epoch tells what it would take if they had nothing to do.
 
     python benchmarks/handover.py [--json] [--processes 6] [--rounds 3]
 
 A loader with one worker, or two, is ahead of a program that computes between batches; its workers compute for a share
 of that time, or sleep for it as if storage let them wait, or have nothing to do (`instant`). In each fresh process all
-of these take turns in random order. `ms` is the median wait for a settled batch, `rested` how many times as long it is
-where the workers have nothing to do. What is `fitted` to all of them are `RESTED` and `COOLING` of
-`tracekit/models/loader_split.py`.
+of these take turns in random order. `ms` is the median wait for a settled batch, `last_ms` that for the last one of an
+epoch; `rested` and `just_made` are how many times as long as either it is where the workers have nothing to do. Of all
+together the latter is `JUST_MADE`, with how unsure it is (95 %, by process): that of `tracekit/analysis/handover.py`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import torch
 from _loading_workloads import compute
 from _side_by_side import Ratio, Stolen, progress
 from loading import bytes_per_ms
-from scipy.optimize import curve_fit
+from scipy.special import stdtrit
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -52,8 +53,8 @@ class Samples(Dataset[Tensor]):
         return torch.full((16,), float(index))
 
 
-def taking_ms(way: str, gap_ms: float, workers: int, share: float, unit: int) -> float:
-    """What a batch that is there usually takes to take."""
+def taking_ms(way: str, gap_ms: float, workers: int, share: float, unit: int) -> tuple[float, float]:
+    """What a batch that is there usually takes to take, and what the last one takes."""
     loader = DataLoader(Samples(way, gap_ms * share, unit), shuffle=True, num_workers=workers)
     waits, batches = [], iter(loader)
     for _ in range(BATCHES):
@@ -61,7 +62,7 @@ def taking_ms(way: str, gap_ms: float, workers: int, share: float, unit: int) ->
         next(batches)
         waits.append((time.perf_counter() - asked) * 1e3)
         compute(gap_ms, unit)
-    return statistics.median(waits[SETTLED:-ENDING])
+    return statistics.median(waits[SETTLED:-ENDING]), waits[-1]
 
 
 def one_process(rounds: int) -> list[dict[str, Any]]:
@@ -74,12 +75,15 @@ def one_process(rounds: int) -> list[dict[str, Any]]:
         for workers in WORKERS
         for way, share in [("instant", 0.0), *((way, share) for way in WAYS for share in SHARES)]
     ]
-    found: dict[tuple[str, float, int, float], list[float]] = {cell: [] for cell in cells}
+    found: dict[tuple[str, float, int, float], list[tuple[float, float]]] = {cell: [] for cell in cells}
     for _ in range(rounds):
         for cell in random.sample(cells, len(cells)):
             found[cell].append(taking_ms(*cell, unit))
     names = ("way", "gap_ms", "workers", "share")
-    return [{**dict(zip(names, cell, strict=True)), "ms": statistics.median(of)} for cell, of in found.items()]
+    return [
+        {**dict(zip((*names, "ms", "last_ms"), (*cell, *np.median(of, axis=0).tolist()), strict=True))}
+        for cell, of in found.items()
+    ]
 
 
 def measured(processes: int, rounds: int) -> dict[str, Any]:
@@ -89,28 +93,31 @@ def measured(processes: int, rounds: int) -> dict[str, Any]:
         words = [sys.executable, __file__, "--one", "--rounds", str(rounds)]
         runs.append(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
     each = []
-    rested: list[float] = []
     for at, cell in enumerate(runs[0]):
-        taking = [run[at]["ms"] for run in runs]
-        if cell["way"] == "instant":
-            rested = taking
-            continue
-        ratio = Ratio.of(rested, taking)
-        each.append({**cell, "ms": statistics.median(taking), "rested": [ratio.low, ratio.median, ratio.high]})
-    return {"fitted": fitted(each), "stolen": stolen.share(), "each": each}
+        if cell["way"] != "instant":
+            rested = [_instant(run, cell)["ms"] for run in runs]
+            taken = {name: [run[at][name] for run in runs] for name in ("ms", "last_ms")}
+            ratios = {name: Ratio.of(rested, taken[of]) for name, of in (("rested", "ms"), ("just_made", "last_ms"))}
+            times = {name: statistics.median(of) for name, of in taken.items()}
+            each.append({**cell, **times, **{name: [of.low, of.median, of.high] for name, of in ratios.items()}})
+    return {"JUST_MADE": just_made(runs), "stolen": stolen.share(), "each": each}
 
 
-def fitted(each: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """What `rested` tells of both constants, and by how much each is unsure (95 %)."""
-    computing = np.array([cell["share"] * (cell["way"] == "compute") for cell in each])
-    resting_s = np.array([cell["share"] * cell["gap_ms"] / 1e3 for cell in each])
+def just_made(runs: list[list[dict[str, Any]]]) -> list[float]:
+    """How many times as long as the last batches those take whose workers have nothing to do, of all cells together;
+    and by how much that is unsure (95 %)."""
+    by_process = [
+        statistics.median(_instant(run, cell)["ms"] / cell["last_ms"] for cell in run if cell["way"] != "instant")
+        for run in runs
+    ]
+    unsure = stdtrit(len(runs) - 1, 0.975) * np.std(by_process, ddof=1) / len(runs) ** 0.5
+    return [statistics.mean(by_process), float(unsure)]
 
-    def law(_: Any, rested: float, cooling: float) -> Any:
-        return np.log((1 + rested * computing) * (1 + cooling * resting_s))
 
-    best, covariance = curve_fit(law, None, np.log([cell["rested"][1] for cell in each]), [0.3, 10.0])
-    unsure = 1.96 * np.sqrt(np.diag(covariance))
-    return {name: [float(best[at]), float(unsure[at])] for at, name in enumerate(("RESTED", "COOLING"))}
+def _instant(run: list[dict[str, Any]], cell: dict[str, Any]) -> dict[str, Any]:
+    """The cell of a process that is like another one, but that its workers have nothing to do."""
+    alike = ("gap_ms", "workers")
+    return next(each for each in run if each["way"] == "instant" and all(each[name] == cell[name] for name in alike))
 
 
 def main() -> None:
@@ -128,13 +135,13 @@ def main() -> None:
         print(json.dumps(found, indent=1))
         return
     for cell in found["each"]:
-        low, median, high = cell["rested"]
+        rested, last = (f"{of[1]:.2f} times [{of[0]:.2f}, {of[2]:.2f}]" for of in (cell["rested"], cell["just_made"]))
         print(
             f"{cell['way']:8} {cell['share']:4.0%} of {cell['gap_ms']:3.0f} ms, {cell['workers']} workers:"
-            f" {cell['ms']:.3f} ms; rested {median:.2f} times [{low:.2f}, {high:.2f}]"
+            f" {cell['ms']:.3f} ms, the last one {cell['last_ms']:.3f}; rested {rested} and {last} as long"
         )
-    for name, (best, unsure) in found["fitted"].items():
-        print(f"{name} {best:.2f} +- {unsure:.2f}")
+    best, unsure = found["JUST_MADE"]
+    print(f"JUST_MADE {best:.2f} +- {unsure:.2f}")
     print(f"{found['stolen']:.1%} of the CPU time was stolen")
 
 

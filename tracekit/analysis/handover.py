@@ -13,6 +13,9 @@ _NS = 1e9
 _SENT_S = 0.005
 # Fewer batches do not tell what is usual.
 _FEWEST = 3
+# What it takes to get a batch that is made at once when the one before was taken, as a multiple of one before which
+# workers had nothing to do at all: as `benchmarks/handover.py` found on 2 virtual CPUs.
+_JUST_MADE = 1.09
 # Fewer of the batches than this share are the unusual ones.
 _SHOWS_SHARE = 0.1
 # Of what it takes to take a batch of one tensor the program computes for so long at most. For a small one this is all
@@ -36,13 +39,15 @@ class Handover:
     the program so long to `receive` it, with a CPU for each that wants one. As it took its batches the program computed
     for so long in all (`computing`), and was `delayed` for so long by what else wanted its CPU. It finds that a batch
     is there while it waits for those that are not: to receive one would take `more_if_there` longer, if all
-    were. All in seconds."""
+    were. To get one that is there takes it `rested` where workers have nothing to do but to make batches at once (None:
+    not seen). All in seconds."""
 
     send: float = 0.0
     receive: float = 0.0
     computing: float = 0.0
     delayed: float = 0.0
     more_if_there: float = 0.0
+    rested: float | None = None
 
 
 def handover(
@@ -68,11 +73,12 @@ def handover(
     known = ~np.isnan(taking)
     alone = 1 - share_delayed
     computing = times_of(storages) * _COMPUTING_S
+    rested = _rested(batches, wait, late, first)
     if np.count_nonzero(known) < _FEWEST:
         receive = _usual_receive(wait, np.where(_taken_early(batches, first), np.nan, late)) * alone
         send = max(float(np.median((wait + late)[shows])) * alone - receive, 0.0) if is_usual else 0.0
         delayed = by_workers * receive * (1 / alone - 1) if alone > 0 else 0.0
-        return Handover(send, receive, by_workers * min(receive, computing), delayed)
+        return Handover(send, receive, by_workers * min(receive, computing), delayed, rested=rested)
     is_rested = _being_made(batches) < cpus
     taken = _usual(taking, known, is_rested, alone)
     sent = wait + late - taking
@@ -81,7 +87,23 @@ def handover(
     looking, share_there = _looking(wait - taking, late, known & ~first)
     receive = taken + looking * share_there
     more = looking * (1 - share_there) if share_there >= _SHOWS_SHARE else 0.0
-    return Handover(send, receive, by_workers * min(receive, computing), delayed, more)
+    return Handover(send, receive, by_workers * min(receive, computing), delayed, more, rested)
+
+
+def _rested(batches: pd.DataFrame, wait: Seconds, late: Seconds, first: NDArray[np.bool_]) -> float | None:
+    """What the program takes to get batches that are there, where workers have nothing to do: from those before which
+    none was being made since it had the one before, the last ones of epochs above all."""
+    asked, begun, done, received = (
+        batches[name].to_numpy() for name in ("asked_ns", "made_start_ns", "made_ns", "received_ns")
+    )
+    before = np.append(asked[:1], received[:-1])
+    had_begun, had_ended = np.searchsorted(np.sort(begun), asked), np.searchsorted(np.sort(done), before, "right")
+    epoch, unseen = np.cumsum(first), (batches["maker"] < 0).to_numpy()
+    is_rested = (had_begun == had_ended) & (late > 0) & ~first & (np.bincount(epoch, unseen)[epoch] == 0)
+    is_rested &= ~_taken_early(batches, first)
+    if np.count_nonzero(is_rested) < _FEWEST:
+        return None
+    return float(np.median(wait[is_rested])) * _JUST_MADE
 
 
 def _looking(before_taking: Seconds, late: Seconds, known: NDArray[np.bool_]) -> tuple[float, float]:

@@ -48,14 +48,14 @@ class LoaderCosts:
     `delayed`, waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without
     waiting for a CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share
     `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. Where all batches are
-    there when they are asked for it takes `more_if_there` longer, to find that they are. `first` marks
-    those that an epoch began with; `number` tells a batch by its epoch and index, in another run too (-1: how it
-    was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker takes then
-    until it makes its first batch, for which it computes for `cold` longer than for others (of that for `cold_outside`
-    outside of getting samples; None: not seen); that one takes so much longer to `connect` for; and `stop` is what
-    ending takes a worker. A batch has `batch_bytes`, and at most `largest_batch`, None where none was measured; a
-    worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose copy it begins
-    as), and `memory` was free beside the program.
+    there when they are asked for it takes `more_if_there` longer, to find that they are, and `rested` in all where
+    workers have nothing else to do (None: not seen). `first` marks those that an epoch began with; `number` tells a
+    batch by its epoch and index, in another run too (-1: how it was made was not seen). `start` is what the program
+    takes to start one worker, `boot` what a worker takes then until it makes its first batch, for which it computes for
+    `cold` longer than for others (of that for `cold_outside` outside of getting samples; None: not seen); that one
+    takes so much longer to `connect` for; and `stop` is what ending takes a worker. A batch has `batch_bytes`, and at
+    most `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
+    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
     `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
     team of threads had a part in each of torch's operators. Who makes a batch keeps `maker_cpus` busy while it
     computes: libraries have threads of their own.
@@ -107,6 +107,7 @@ class LoaderCosts:
     cold_outside: float | None = None
     connect: float = 0.0
     more_if_there: float = 0.0
+    rested: float | None = None
     preferred: float = 0.0
     is_aside: bool = False
     device: float = 0.0
@@ -260,6 +261,7 @@ def _costs(
         cold_outside=cold_outside_of(batches[known & ~itself]),
         connect=connect_of(batches[known & ~itself], handed.send + handed.receive),
         more_if_there=handed.more_if_there,
+        rested=handed.rested,
         is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
         device=device_s if not device_s or _asked_in(profiled, asked) else math.nan,
         cores=(run.manifest.cpu.physical_cores or math.inf) / ranks,

@@ -24,12 +24,6 @@ from tracekit.models.loader_replay import Workload
 
 # How far a program is preferred is known to within this.
 _CLOSE = 0.05
-# A program that computes takes a batch slower from workers that have little to do, as `benchmarks/handover.py` found on
-# 2 virtual CPUs: by so much where none computes as where one always does,
-RESTED = 0.33
-# and by so much for each second for which none has run, as far as that was looked at, s. Why is not known.
-COOLING = 14.0
-LONGEST_REST_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,7 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     waited = share_read * costs.crowded * costs.delayed
     connecting, starting = _cold(costs, share_read)
     left = np.maximum(work.cpu - reading - waited - connecting, 0)
-    receive = work.receive * _cooler(costs, left)
-    work = replace(work, delay=zero, transfer=zero, cpu=left, receive=receive)
+    work = replace(work, delay=zero, transfer=zero, cpu=left, receive=_received(costs, work, left))
     yield "storage", work
     # Where workers do not compute, the program waits for CPUs as much less as these computed on the CPUs.
     rested = workload(
@@ -102,8 +95,7 @@ def _taken_away(costs: LoaderCosts, work: Workload) -> Iterator[tuple[str, Workl
     )
     collating = (costs.collating or 0.0) * (costs.blocked + costs.cpu)
     left = np.minimum(np.minimum(collating + starting, costs.cpu - reading), work.cpu)
-    receive = rested.receive * _cooler(costs, left) * _woken(costs) + costs.more_if_there
-    work = replace(work, cpu=left, receive=receive, consume=rested.consume)
+    work = replace(work, cpu=left, receive=_received(costs, rested, left), consume=rested.consume)
     yield "cpu", work
     work = replace(work, cpu=np.minimum(left, starting), send=work.send - costs.send)
     yield "transfer", work
@@ -153,25 +145,14 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
     return preferred(1.0 if too_long(1.0) >= 0 else float(brentq(too_long, 0.0, 1.0, xtol=_CLOSE)))
 
 
-def _cooler(costs: LoaderCosts, cpu: Seconds) -> float:
-    """How many times as long as in the run it takes to take a batch where workers compute for so long for each [B], s,
-    and wait for nothing: so much longer none has run since."""
-    whole, gap = float((costs.wait + costs.gap).sum()), float(np.median(costs.gap))
-
-    def rest_s(busy: Seconds) -> float:
-        return min(gap * max(1 - float(busy.sum()) / whole, 0.0), LONGEST_REST_S)
-
-    return 1 + COOLING * _awake(costs) * max(rest_s(cpu) - rest_s(costs.blocked + costs.cpu), 0.0)
-
-
-def _woken(costs: LoaderCosts) -> float:
-    """How many times as long as in the run it takes to take a batch where no worker computes."""
-    return 1 + RESTED * _awake(costs) * _others(costs)
-
-
-def _awake(costs: LoaderCosts) -> float:
-    """For which share of its time the program computes. One that has slept or waited takes a batch as slow already."""
-    return min(costs.consumer_cpus, 1.0) * float(costs.gap.sum() / (costs.wait + costs.gap).sum())
+def _received(costs: LoaderCosts, work: Workload, cpu: Seconds) -> Seconds:
+    """What it takes to receive each batch [B] where workers compute for so long for each [B], and wait for nothing, s:
+    the less they have to do, the more as from those that have nothing to do."""
+    made = float((costs.blocked + costs.cpu).sum())
+    idle = max(1 - float(cpu.sum()) / made, 0.0) if made else 0.0
+    if costs.rested is None:
+        return np.asarray(work.receive + idle * costs.more_if_there)
+    return np.asarray(work.receive + idle * (costs.rested - work.receive))
 
 
 def _others(costs: LoaderCosts) -> float:
@@ -185,9 +166,10 @@ def _computing(costs: LoaderCosts) -> float:
 
 
 def _unhindered(costs: LoaderCosts, work: Workload) -> Workload:
-    """The same batches, taken and used as fast as where no other CPU is busy, if CPUs slow each other as they do at
-    most: by as much of the time as a worker computed on another one."""
+    """The same batches, taken, if that was not seen, and used as fast as where no other CPU is busy, if CPUs slow each
+    other as they do at most: by as much of the time as a worker computed on another one."""
     if not costs.settings.num_workers:
         return work
     slower = 1 + (TOGETHER - 1) * _others(costs)
-    return replace(work, receive=work.receive / (slower * _woken(costs)), consume=work.consume / slower)
+    receive = work.receive if costs.rested is not None else work.receive / slower
+    return replace(work, receive=receive, consume=work.consume / slower)
