@@ -280,14 +280,13 @@ def test_the_last_batches_of_epochs_tell_what_taking_takes_from_rested_workers(
 ) -> None:
     """GIVEN a worker that makes each batch as soon as the one before is taken, for which the program needs 0.9 ms,
     and the last one of an epoch, for which it needs 0.5, with the one before THEN that is what it takes from rested
-    workers, and a little more for those that make batches at once, if there were three epochs of which nothing was
-    lost."""
+    workers, and a little more for those that make batches at once, if three such were seen to be made."""
     main, worker = Tape(process=0, role="main"), Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
     main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=0, pid=1001)
     main.now = worker.now = ns(2.0)
     for epoch in range(epochs):
         for index in range(BATCHES):
-            if not is_lost or index != BATCHES // 2:
+            if not is_lost or index != BATCHES - 1:
                 made = {"iteration": epoch, "turn": index, "cpu_ns": ns(MAKE_MS), "samples": 1}
                 worker.add("fetches", worker.now, worker.now + ns(MAKE_MS), **made)
             main.gap(2 * MAKE_MS)

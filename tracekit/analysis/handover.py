@@ -91,16 +91,13 @@ def handover(
 
 
 def _rested(batches: pd.DataFrame, wait: Seconds, late: Seconds, first: NDArray[np.bool_]) -> float | None:
-    """What the program takes to get batches that are there, where workers have nothing to do: from those before which
-    none was being made since it had the one before, the last ones of epochs above all."""
-    asked, begun, done, received = (
-        batches[name].to_numpy() for name in ("asked_ns", "made_start_ns", "made_ns", "received_ns")
-    )
-    before = np.append(asked[:1], received[:-1])
-    had_begun, had_ended = np.searchsorted(np.sort(begun), asked), np.searchsorted(np.sort(done), before, "right")
-    epoch, unseen = np.cumsum(first), (batches["maker"] < 0).to_numpy()
-    is_rested = (had_begun == had_ended) & (late > 0) & ~first & (np.bincount(epoch, unseen)[epoch] == 0)
-    is_rested &= ~_taken_early(batches, first)
+    """What the program takes to get batches that are there, where workers have nothing to do: from the last ones of
+    epochs, those before which all that were left had been made when it had the one before."""
+    received = batches["received_ns"].to_numpy()
+    before = np.append(received[:1], received[:-1])
+    made = batches["made_ns"].where(batches["maker"] >= 0, np.iinfo(np.int64).max)
+    all_made = made[::-1].groupby(np.cumsum(first)[::-1]).cummax()[::-1].to_numpy()
+    is_rested = (all_made <= before) & (late > 0) & ~first & ~_taken_early(batches, first)
     if np.count_nonzero(is_rested) < _FEWEST:
         return None
     return float(np.median(wait[is_rested])) * _JUST_MADE
