@@ -81,7 +81,7 @@ def one_process(rounds: int) -> list[dict[str, Any]]:
             found[cell].append(taking_ms(*cell, unit))
     names = ("way", "gap_ms", "workers", "share")
     return [
-        {**dict(zip((*names, "ms", "last_ms"), (*cell, *np.median(of, axis=0).tolist()), strict=True))}
+        dict(zip((*names, "ms", "last_ms"), (*cell, *np.median(of, axis=0).tolist()), strict=True))
         for cell, of in found.items()
     ]
 

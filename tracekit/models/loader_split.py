@@ -166,8 +166,8 @@ def _computing(costs: LoaderCosts) -> float:
 
 
 def _unhindered(costs: LoaderCosts, work: Workload) -> Workload:
-    """The same batches, taken, if that was not seen, and used as fast as where no other CPU is busy, if CPUs slow each
-    other as they do at most: by as much of the time as a worker computed on another one."""
+    """The same batches, used as fast as where no other CPU is busy, if CPUs slow each other as they do at most: by as
+    much of the time as a worker computed on another one; taken as fast too, unless the run has shown that."""
     if not costs.settings.num_workers:
         return work
     slower = 1 + (TOGETHER - 1) * _others(costs)
