@@ -53,6 +53,26 @@ def test_layers_recorded_on_some_steps_only_count_per_step(tmp_path: Path) -> No
     assert cell["share"] == pytest.approx(0.6)
 
 
+def test_a_layer_that_calls_itself_takes_its_time_once(tmp_path: Path) -> None:
+    """GIVEN a model whose forward calls it once more for a part, as where a training step is part of its forward, and a
+    layer in each of them THEN the model's time is that of the outermost call, its own part what no layer in it took."""
+    tape = Tape()
+    for _ in range(5):
+        with tape.layer("Model"):
+            tape.gap(1)
+            with tape.layer("Model"):
+                tape.call("head", 3)
+                tape.gap(2)
+            tape.call("head", 1)
+        tape.call("Model", 2)
+        tape.optimizer(11)
+    table = layers_of(tmp_path, tape)
+    model = row(table, "Model")
+    assert model[["calls_per_step", "ns_per_step", "self_ns", "depth"]].tolist() == [3, 9 * MS, 5 * MS, 0]
+    assert model["share"] == pytest.approx(9 / 20)
+    assert row(table, "head")[["calls_per_step", "ns_per_step"]].tolist() == [2, 4 * MS]
+
+
 def lstm(tape: Tape, told_apart: bool, start_up: float = 0) -> None:
     slower = 2 if told_apart else 1
     with tape.layer("Model"), tape.layer("rnn", watched=told_apart):

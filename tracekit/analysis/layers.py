@@ -34,7 +34,8 @@ def layer_times(run: Run, steps: Steps, process: int | None = None) -> pd.DataFr
     `calls`, `total_ns` all calls recorded in the run, as they were.
     `steps`             the number of steps that the figures below come from; they are NaN where it is 0.
     `mean_ns`           time of a call; from calls in which no inner layers were told apart, if there are any.
-    `calls_per_step`, `ns_per_step`   the medians over these steps.
+    `calls_per_step`, `ns_per_step`   the medians over these steps; a call inside another one of the same layer takes no
+                        time of its step beside that one.
     `self_ns`           the part of `ns_per_step` outside the layers it called.
     `share`             `ns_per_step` over the median duration of these steps.
     `layer_ns_per_step` `ns_per_step` of both directions together: what the rows are ranked by.
@@ -77,6 +78,7 @@ def _per_step(run: Run, steps: Steps, process: int, calls: int) -> pd.DataFrame:
     rows = _with_steps(_rows(run, steps, process, calls), steps.of(process))
     rows["own_ns"] = rows["duration_ns"] - _children_ns(rows)
     rows["plain_ns"] = rows["duration_ns"].where(~rows["watched"])
+    rows["outer_ns"] = rows["duration_ns"].where(~_are_inside_their_own(rows), 0)
     sections = _sections(rows)
     calm = _without_disturbed_steps(rows[~sections])
     result = _summary(calm)
@@ -137,6 +139,16 @@ def _children_ns(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(np.minimum(result, duration), index=rows.index)
 
 
+def _are_inside_their_own(rows: pd.DataFrame) -> pd.Series:
+    """Which calls lie inside another one of the same layer, as where a module calls itself."""
+    rows = rows.sort_values(["start_ns", "duration_ns"], ascending=[True, False])
+    layer = [rows[key] for key in ("thread", *_KEY)]
+    ends = (rows["start_ns"] + rows["duration_ns"]).astype("int64")
+    end_before = ends.groupby(layer).cummax().groupby(layer).shift()
+    # By their middle, as of calls that begin in any order.
+    return (rows["start_ns"] + rows["duration_ns"] // 2 < end_before).sort_index()
+
+
 def _sections(rows: pd.DataFrame) -> pd.Series:
     """Which rows are layers inside an nn.LSTM told apart: marked, and named after a module that is marked itself."""
     marked = pd.Index(rows.loc[rows["watched"], "name"].unique())
@@ -159,10 +171,11 @@ def _without_disturbed_steps(rows: pd.DataFrame) -> pd.DataFrame:
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
     # Where no call inside another one was recorded, a layer's own part is not known: its time may be anybody's.
     detailed = rows["step"].isin(rows.loc[rows["depth"] > 0, "step"])
-    rows = rows.assign(own_ns=rows["own_ns"].where(detailed | ~detailed.any()))
+    own_ns = rows["own_ns"].where(detailed | ~detailed.any())
+    rows = rows.assign(own_ns=own_ns, plain_outer_ns=rows["outer_ns"].where(~rows["watched"]))
     steps = rows.groupby([*_KEY, "step"], sort=False).agg(
-        calls=("duration_ns", "size"), plain=("plain_ns", "count"), plain_ns=("plain_ns", "sum"),
-        all_ns=("duration_ns", "sum"), mean_own_ns=("own_ns", "mean"), step_ns=("step_ns", "first"),
+        calls=("duration_ns", "size"), plain=("plain_ns", "count"), plain_ns=("plain_outer_ns", "sum"),
+        all_ns=("outer_ns", "sum"), mean_own_ns=("own_ns", "mean"), step_ns=("step_ns", "first"),
     )  # fmt: skip
     # Calls without inner layers stand for all calls of the step.
     scaled = steps["plain_ns"] * steps["calls"] / steps["plain"].where(steps["plain"] > 0)
