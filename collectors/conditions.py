@@ -13,6 +13,7 @@ from .bucket_exploration import BucketExploration
 from .ddp_settings import DDPSettings
 from .exploration import Exploration
 from .loader_settings import LoaderSettings
+from .loaders import TORCHDATA
 from .patching import Patches, skip_our_frames
 from .thread_counts import Counts, ThreadCounts, called_by_torch, say_programs_own
 
@@ -34,6 +35,7 @@ class Conditions:
         agent.when_imported("conditions", "torch", self._apply)
         loaders = LoaderSettings(agent, self._patches)
         agent.when_imported("conditions", "torch.utils.data.dataloader", loaders.hook_loaders)
+        agent.when_imported("conditions", f"{TORCHDATA}.stateful_dataloader", loaders.hook_stateful_loaders)
         agent.when_imported("conditions", "torch.nn.parallel.distributed", DDPSettings(agent, self._patches).hook)
         explore = agent.session.get("explore")
         if explores_buckets(explore):

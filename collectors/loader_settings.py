@@ -26,9 +26,15 @@ class LoaderSettings:
         agent.facts_now.append(agent.loaders.facts)
 
     def hook_loaders(self, module: ModuleType) -> None:
-        self._patches.replace(module.DataLoader, "__init__", self._made_to_order)
+        self._hook(module.DataLoader)
+
+    def hook_stateful_loaders(self, module: ModuleType) -> None:
+        self._hook(module.StatefulDataLoader)
+
+    def _hook(self, kind: type) -> None:
+        self._patches.replace(kind, "__init__", self._made_to_order)
         for name in ("__iter__", "_get_iterator"):  # a subclass may have one of its own
-            self._patches.replace(module.DataLoader, name, self._counted)
+            self._patches.replace(kind, name, self._counted)
 
     def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         loaders = self._agent.loaders

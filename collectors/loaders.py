@@ -26,6 +26,8 @@ _ALIKE = (
     "num_workers", "prefetch_factor", "in_order", "persistent_workers", "iterable", "sampler", "has_generator",
 )  # fmt: skip
 _ITERABLE = 1  # of torch's `_DatasetKind`
+# Where torchdata has loaders that are torch's with a state to be saved: copies of most of its code.
+TORCHDATA = "torchdata.stateful_dataloader"
 
 Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
 
@@ -94,6 +96,7 @@ class Loaders:
             "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
             "start_method": start_method,
             "daemonic": daemonic,
+            "stateful": "StatefulDataLoader" in [each.__name__ for each in type(loader).__mro__],
         }
         plain = {key: _plain(value) for key, value in facts.items()}
         known = {key: value for key, value in plain.items() if type(value) in (int, bool, str)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracekit.advice.loader_effects import effect_of
+from tracekit.advice.loader_effects import beside_results, effect_of
 from tracekit.run.manifest import Loader
 
 SHUFFLED = Loader(num_workers=2, sampler="RandomSampler", predictability="epoch", draws_from="program")
@@ -65,3 +65,12 @@ def test_labels(loader: Loader, others: tuple[Loader, ...], more: str, ahead: st
     assert found == [more, ahead, none, persistent]
     assert effect_of(loader, others, "pin_memory", True) == "identical"
     assert effect_of(loader, others, "in_order", False) == "order"
+
+
+@pytest.mark.parametrize(("stateful", "key", "said"), [
+    (True, "num_workers", "cannot be loaded"), (True, "in_order", "nothing is promised"), (True, "pin_memory", ""),
+    (False, "num_workers", ""),
+])  # fmt: skip
+def test_what_a_saved_state_hangs_on_is_said(stateful: bool, key: str, said: str) -> None:
+    told = beside_results(Loader(num_workers=2, stateful=stateful), key)
+    assert said in told and bool(told) == bool(said)

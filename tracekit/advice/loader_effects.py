@@ -1,5 +1,5 @@
-"""What a setting of a loader changes in the results: nothing, what is drawn at random for samples, or their order. And
-whether the loader can have workers at all."""
+"""What a setting of a loader changes in the results: nothing, what is drawn at random for samples, or their order; and
+beside them. And whether the loader can have workers at all."""
 
 from collections.abc import Iterable, Mapping
 
@@ -42,6 +42,17 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
         hangs_on = {_draws_from(each) for each in (loader, *others)}
         return "order" if hangs_on & {*drawn_from, ""} else "augmentation"
     return kind.effect
+
+
+def beside_results(loader: Loader, key: str) -> str:
+    """What a setting of a loader changes beside the results, in words; "" where nothing is known of."""
+    if not loader.stateful:
+        return ""
+    told = {
+        "num_workers": "a state that was saved with other workers cannot be loaded",
+        "in_order": "nothing is promised of states that are saved then",
+    }
+    return told.get(key, "")
 
 
 def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:

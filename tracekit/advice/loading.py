@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from tracekit.advice.loader_choice import AS_GOOD, missed_by, promising, smallest_as_good
-from tracekit.advice.loader_effects import effect_of, why_no_workers
+from tracekit.advice.loader_effects import beside_results, effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
     how_long_it_waits,
     memory_of,
@@ -319,8 +319,9 @@ def settings_of(
     for name, value in values.items():
         key = name.rpartition(".")[2]
         if value != now[key]:
-            effect = effect_of(itself, others, key, value)
-            found.append(Setting(name, now[key], value, gain, basis, effect, why, line))
+            effect, beside = effect_of(itself, others, key, value), beside_results(itself, key)
+            told = f"{why}; {beside}" if beside else why
+            found.append(Setting(name, now[key], value, gain, basis, effect, told, line))
     return found
 
 

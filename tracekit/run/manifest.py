@@ -80,6 +80,7 @@ class Loader(msgspec.Struct):
     predicted: int = 0  # those that were as predicted
     left_early: bool = False  # another epoch began when the program had not had all batches of the last
     inside: bool = False  # its workers were started by the data set of another one
+    stateful: bool = False  # one of torchdata's, whose state can be saved
     storages: int = 0  # pieces of memory that the tensors of a batch have; 0 where that was not seen
     on_device: bool = False  # it has no workers, and makes its batches on a GPU, say
     daemonic: bool = False  # the process that iterates over it may have no children
