@@ -56,8 +56,11 @@ class Twin:
             _draw(twin)
 
     def set_epoch_like(self, now: "Twin") -> bool:
-        """Take over the epochs of a copy made now, if they have moved on by 0 or 1, and by as much as ever."""
+        """Take over the epochs of a copy made now, if they have moved on by 0 or 1, and by as much as ever. To those
+        that do not shuffle they are nothing."""
         for mine, other in zip(self._shards, now._shards, strict=True):
+            if not mine.shuffle:
+                continue
             pace = other.epoch - mine.epoch
             if pace not in (0, 1) or self._pace not in (None, pace):
                 return False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from tracekit.collectors.access_order import AccessOrder, Epoch
 
@@ -71,6 +71,22 @@ def test_of_short_steps_only_the_first_batches_of_later_epochs_are_compared() ->
     torch.rand(1, generator=generator)
     epoch()
     assert facts["predicted"] == facts["checked"] == 3 * 101 + 4 * 8 * 2 and facts["predictability"] == "epoch"
+
+
+@pytest.mark.parametrize(("shuffle", "known_for"), [(False, "run"), (True, "epoch")])
+def test_epochs_set_out_of_turn_are_nothing_to_a_sampler_that_does_not_shuffle(shuffle: bool, known_for: str) -> None:
+    shard: DistributedSampler[int] = DistributedSampler(range(40), 2, 0, shuffle)  # type: ignore[arg-type]
+    sampler = BatchSampler(shard, 5, False)
+    facts: dict[str, Any] = {}
+    order = AccessOrder(facts, lambda: False, lambda: False)
+    for number in (0, 0, 1, 5):
+        shard.set_epoch(number)
+        iterating = Iterating(sampler)
+        epoch = Epoch(order, iterating, None)
+        assert len([*epoch.watched(iter(sampler), True, order.most_compared(sampler), spend)]) == 4
+        epoch.complete()
+    order.settle()
+    assert facts["predicted"] == facts["checked"] == 80 and facts["predictability"] == known_for
 
 
 def test_threads_that_share_an_iterator_get_every_index_once() -> None:
