@@ -28,6 +28,9 @@ _SHARE_OF_ROWS, _SHARE_OF_LOOKS, _LEAST_SHARE = 0.25, 0.5, 0.05
 # them. Of workers that come after the first ones, as with each epoch, one batch is looked at, if all of them together
 # keep to the share.
 _FIRST_ROWS, _FIRST_LOOKS, _FIRST_WORKERS = 64, 4, 4
+# The last batches of an epoch tell what taking takes from workers that have nothing else to do, if it is known when
+# they were made: their rows may be paid for so much later.
+_LAST_ROWS, _LATER_NS = 4, 1_000_000_000
 # What a look takes, and a sample in it, as seen here: a worker that is to be forked has none of its own to tell.
 _LOOK_NS, _SAMPLE_NS = 500_000, 4_000
 # What a worker that is killed may lose.
@@ -78,6 +81,7 @@ class Fetching:
         self._fetch: list[CodeType] = []  # what is run there
         self._ours: CodeType | None = None
         self._sees_all = self._makes_for_others = False
+        self._last_from = _NEVER  # the turn from which on batches are the last ones, of an epoch like the one before
         self._start_anew()
         agent.before_fork.append(self._count_fork)
         agent.after_fork += [self._start_anew, self._make_for_others]
@@ -102,6 +106,10 @@ class Fetching:
         self._reading.prepare()
         self._see_all()
 
+    def expect(self, batches: int, workers: int) -> None:
+        """So many workers are forked now for an epoch; the one before had so many batches, or there was none (0)."""
+        self._last_from = batches // workers - _LAST_ROWS if batches else _NEVER
+
     def see_only_due(self) -> None:
         """Workers have been forked: what this process makes itself is seen as its turn comes."""
         with self._lock:
@@ -123,6 +131,7 @@ class Fetching:
         """At the start, and in a forked child, which has counted its own fork with its parent's."""
         self._lock = RLock()  # of what is placed in torch; a signal handler of the program's may come in between
         self._iterations = self._written_ns = 0
+        self._latest: _Place | None = None
         self._busy.clear()
         self._rows = _Allowance(self._agent, _SHARE_OF_ROWS, _FIRST_ROWS)
         free = (_FIRST_LOOKS if self._forks <= _FIRST_WORKERS else 1) if self._may_look else 0
@@ -204,7 +213,7 @@ class Fetching:
         self._busy.add(ident)
         try:
             entered = clock()
-            if entered >= self.next:
+            if entered >= self.next or self._is_among_last(fetcher, entered):
                 return self._timed(original, fetcher, possibly_batched_index, entered)
             batch = original(fetcher, possibly_batched_index)
             try:
@@ -214,6 +223,14 @@ class Fetching:
             return batch
         finally:
             self._busy.discard(ident)
+
+    def _is_among_last(self, fetcher: Any, now: int) -> bool:
+        """Whether an epoch like the one before ends with this batch or soon after, and there will be time for a row."""
+        try:
+            return now >= self.next - _LATER_NS and self._place(fetcher).turn >= self._last_from
+        except Exception as error:
+            self._agent.fail("loading", error)
+            return False
 
     def _timed(self, original: Callable[..., Any], fetcher: Any, possibly_batched_index: Any, entered: int) -> Any:
         agent = self._agent
@@ -261,7 +278,9 @@ class Fetching:
         try:
             place: _Place = fetcher._tracekit_place
         except AttributeError:
-            place = fetcher._tracekit_place = _Place(self._iterations)
+            if self._latest is not None:
+                self._last_from = self._latest.turn - _LAST_ROWS
+            place = self._latest = fetcher._tracekit_place = _Place(self._iterations)
             self._iterations += 1
         return place
 

@@ -12,6 +12,7 @@ from .access_order import AccessOrder, Epoch
 from .agent import Agent
 from .batch_bytes import bytes_of, bytes_of_any, storages_of
 from .fetching import Fetching
+from .loaders import TORCHDATA
 from .patching import Patches
 from .phase_clock import LOADING
 from .short_batches import Iteration, ShortBatches
@@ -25,6 +26,8 @@ _SHORT_NS, _FIRST, _NOW_AND_THEN = 20_000_000, 16, 8
 _LOOK_NS, _SHARE_OF_LOOKS = 40_000, 0.001
 # After so many batches one is measured whatever it is made of; and their order is compared with the predicted one.
 _SELDOM = 64
+# What torch and torchdata call the worker that made a batch.
+_WORKER = {"worker_idx", "worker_id"}
 _GOLDEN = 0.618034  # multiples of it, less their whole part, are spread evenly
 
 
@@ -43,6 +46,7 @@ class Loading:
         self._patches = Patches()
         self._epochs: dict[str, int] = {}
         self._looks: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}  # how many batches the last workers of each loader were asked for
         self._orders: dict[str, AccessOrder] = {}
         self._modes: Callable[[], int] = lambda: 0
 
@@ -52,6 +56,8 @@ class Loading:
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
         agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
+        agent.when_imported("loading", f"{TORCHDATA}.stateful_dataloader", self._hook_stateful_iterators)
+        agent.when_imported("loading", f"{TORCHDATA}.worker", fetching.hook_worker)
         agent.before_exit.append(self._settle)
         self._short = ShortBatches(agent, fetching)
 
@@ -63,11 +69,16 @@ class Loading:
         self._patches.replace(module._BaseDataLoaderIter, "__init__", self._named_iterator)
         self._patches.replace(module._BaseDataLoaderIter, "_reset", self._new_epoch)
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
-        of_workers = module._MultiProcessingDataLoaderIter
-        self._patches.replace(of_workers, "__init__", self._timed_start)
-        self._patches.replace(of_workers, "_shutdown_workers", self._timed_stop)
-        if "worker_idx" in signature(of_workers._process_data).parameters:  # older versions do not tell
-            self._patches.replace(of_workers, "_process_data", self._told_worker)
+        self._hook_iterators_of_workers(module._MultiProcessingDataLoaderIter)
+
+    def _hook_stateful_iterators(self, module: ModuleType) -> None:
+        self._hook_iterators_of_workers(module._StatefulMultiProcessingDataLoaderIter)
+
+    def _hook_iterators_of_workers(self, kind: Any) -> None:
+        self._patches.replace(kind, "__init__", self._timed_start)
+        self._patches.replace(kind, "_shutdown_workers", self._timed_stop)
+        if signature(kind._process_data).parameters.keys() & _WORKER:  # older versions do not tell
+            self._patches.replace(kind, "_process_data", self._told_worker)
 
     def _named_iterator(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -86,6 +97,7 @@ class Loading:
                 if not loader.num_workers:  # those with workers are reset before they begin
                     self._watch_order(iterator, loader)
                 else:
+                    self._fetching.expect(self._lengths.get(name, 0), int(loader.num_workers))
                     self._agent.workers_to_fork.begin(int(loader.num_workers))
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -127,6 +139,7 @@ class Loading:
             try:
                 if stops and iterator._shutdown:
                     of = iterator._tracekit
+                    self._lengths[of.loader] = iterator._num_yielded
                     count = len(iterator._workers)
                     spool.write(Kind.WORKER, spool.intern(of.loader), start, clock(), of.epoch, -1, count)
             except Exception as error:
@@ -135,10 +148,10 @@ class Loading:
         return _shutdown_workers
 
     def _told_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def _process_data(iterator: Any, data: Any, worker_idx: int) -> Any:
+        def _process_data(iterator: Any, data: Any, worker: int, *args: Any) -> Any:
             if hasattr(iterator, "_tracekit"):
-                iterator._tracekit.worker = worker_idx
-            return original(iterator, data, worker_idx)
+                iterator._tracekit.worker = worker
+            return original(iterator, data, worker, *args)
 
         return _process_data
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tracekit.collectors import fetching as module
 from tracekit.collectors import looking
-from tracekit.collectors.fetching import _LEAST_SHARE, _Allowance
+from tracekit.collectors.fetching import _LEAST_SHARE, Fetching, _Allowance
 from tracekit.collectors.looking import Faults, Look, Samples, running
+from tracekit.collectors.patching import Patches
 from tracekit.record.wire import SHARES, UNKNOWN_SHARE
 
 
@@ -74,6 +75,42 @@ def test_no_budget_pays_for_the_first_alone() -> None:
     assert allowance.next == 0
     allowance.spend(10)
     assert allowance.next > 1 << 60
+
+
+@pytest.mark.parametrize(("budget", "forked_for", "last"), [(0.01, 0, [1]), (0.01, 200, [0, 1]), (0.0, 200, [])])
+def test_the_last_batches_of_an_epoch_have_rows_on_credit(budget: float, forked_for: int, last: list[int]) -> None:
+    """GIVEN a worker that persists for two epochs of 100 batches of 2.2 ms, where a row costs as much as three or four
+    of them can pay for, one of two that were forked when the epoch before had 200, or none before is known, THEN the
+    first ones have rows, and the last ones of each epoch whose length was to be expected, if any are paid for."""
+    now = 0
+    rows: list[tuple[int, ...]] = []
+
+    def clock() -> int:
+        nonlocal now
+        now += 10_000
+        return now
+
+    def fetch(fetcher: object, indices: list[int]) -> None:
+        nonlocal now
+        now += 2_200_000
+
+    agent = SimpleNamespace(
+        governor=SimpleNamespace(budget=budget, started=0, spent_ns=0),
+        spool=SimpleNamespace(note=rows.append, write_noted=lambda: None),
+        before_fork=[],
+        after_fork=[],
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "clock", clock)
+        fetching = Fetching(agent, Patches())  # type: ignore[arg-type]
+        fetching._looks.next = 1 << 62
+        fetching.expect(forked_for, 2)
+        for _ in range(2):
+            fetcher = SimpleNamespace()
+            for _ in range(100):
+                fetching._seen(fetch, fetcher, [0, 1])
+    turns = [[row[4] for row in rows if row[5] == iteration] for iteration in (0, 1)]
+    assert turns == [[*range(64), *[96, 97, 98, 99] * (0 in last)], [96, 97, 98, 99] * (1 in last)]
 
 
 @pytest.mark.parametrize("is_new", [False, True])

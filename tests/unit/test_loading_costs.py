@@ -274,21 +274,23 @@ def test_finding_that_a_batch_is_there_is_part_of_taking_it(awaited: bool, tmp_p
     assert awaited or found.cold == pytest.approx(0.003)
 
 
-@pytest.mark.parametrize(("epochs", "is_lost"), [(4, False), (2, False), (4, True)])
+@pytest.mark.parametrize(("epochs", "made"), [(4, BATCHES), (2, BATCHES), (4, BATCHES - 1), (4, BATCHES + 1)])
 def test_the_last_batches_of_epochs_tell_what_taking_takes_from_rested_workers(
-    epochs: int, is_lost: bool, tmp_path: Path
+    epochs: int, made: int, tmp_path: Path
 ) -> None:
     """GIVEN a worker that makes each batch as soon as the one before is taken, for which the program needs 0.9 ms,
     and the last one of an epoch, for which it needs 0.5, with the one before THEN that is what it takes from rested
-    workers, and a little more for those that make batches at once, if three such were seen to be made."""
+    workers, and a little more for those that make batches at once, if three such were seen to be made, and none more
+    that the program does not take."""
     main, worker = Tape(process=0, role="main"), Tape(process=1, role="loader worker", parent=0, worker=0, thread=2)
     main.add("workers", 0, ns(1.0), loader="loader", epoch=0, worker=0, pid=1001)
     main.now = worker.now = ns(2.0)
     for epoch in range(epochs):
         for index in range(BATCHES):
-            if not is_lost or index != BATCHES - 1:
-                made = {"iteration": epoch, "turn": index, "cpu_ns": ns(MAKE_MS), "samples": 1}
-                worker.add("fetches", worker.now, worker.now + ns(MAKE_MS), **made)
+            for turn in {index, made - 1} if index == BATCHES - 1 else {index}:
+                if turn < made:
+                    how = {"iteration": epoch, "turn": turn, "cpu_ns": ns(MAKE_MS), "samples": 1}
+                    worker.add("fetches", worker.now, worker.now + ns(MAKE_MS), **how)
             main.gap(2 * MAKE_MS)
             asked = main.now
             main.now += ns(0.5 if index == BATCHES - 1 else 0.9)
@@ -299,7 +301,7 @@ def test_the_last_batches_of_epochs_tell_what_taking_takes_from_rested_workers(
     make_run(tmp_path / "run", [main, worker], manifest=make_manifest(loaders=loaders))
     run = open_run(tmp_path / "run")
     (found,) = loader_costs(run, find_steps(run))
-    assert (found.rested is None) is (epochs < 3 or is_lost)
+    assert (found.rested is None) is (epochs < 3 or made != BATCHES)
     assert found.rested is None or found.rested == pytest.approx(1.09 * 0.0005)
 
 

@@ -22,7 +22,8 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
     `sampling_ns` (to get so many samples as were `sampled`; the rest puts them together) and `delayed_ns` (waiting
     for a CPU; -1 where not measured) and `faults_ns` (that page faults may have taken; -1 likewise) and `others_ns`
     (for how long other threads of the maker ran; -1 likewise), `samples`, `iteration`, `turn`, and when all workers
-    had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0.
+    had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0. `is_left`: of the epoch
+    its worker was seen to make more than the program took.
     """
     workers = started_workers(run, process)
     run = run.of(process, *workers["maker"].tolist())  # what others made is as much again for each rank
@@ -69,7 +70,10 @@ def _by_workers(workers: pd.DataFrame, batches: pd.DataFrame, fetches: pd.DataFr
     # Workers that persist go on to the next epoch of their loader.
     fetches["epoch"] = fetches["first_epoch"] + fetches["iteration"]
     fetches = fetches.drop(columns="first_epoch").drop_duplicates([*per_worker, "turn"])
-    return batches.merge(fetches, on=[*per_worker, "turn"], how="left")
+    last_made = fetches.groupby(per_worker, as_index=False)["turn"].max().rename(columns={"turn": "last_made"})
+    last_taken = batches.groupby(per_worker)["turn"].transform("max").to_numpy()
+    is_left = batches.merge(last_made, on=per_worker, how="left")["last_made"].to_numpy() > last_taken
+    return batches.assign(is_left=is_left).merge(fetches, on=[*per_worker, "turn"], how="left")
 
 
 def started_workers(run: Run, process: int) -> pd.DataFrame:
@@ -91,7 +95,7 @@ def started_workers(run: Run, process: int) -> pd.DataFrame:
 
 def _by_itself(batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
     """A program without workers makes a batch while it waits for it."""
-    batches = batches.sort_values("asked_ns")
+    batches = batches.sort_values("asked_ns").assign(is_left=False)
     fetches = fetches.sort_values("made_start_ns").rename(columns={"maker": "process"})
     fetches["maker"], fetches["ready_ns"] = fetches["process"], 0
     found = pd.merge_asof(

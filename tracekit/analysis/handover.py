@@ -92,12 +92,15 @@ def handover(
 
 def _rested(batches: pd.DataFrame, wait: Seconds, late: Seconds, first: NDArray[np.bool_]) -> float | None:
     """What the program takes to get batches that are there, where workers have nothing to do: from the last ones of
-    epochs, those before which all that were left had been made when it had the one before."""
+    epochs, those before which all that were left had been made when it had the one before. Where it leaves an epoch
+    early, workers make more."""
     received = batches["received_ns"].to_numpy()
     before = np.append(received[:1], received[:-1])
     made = batches["made_ns"].where(batches["maker"] >= 0, np.iinfo(np.int64).max)
-    all_made = made[::-1].groupby(np.cumsum(first)[::-1]).cummax()[::-1].to_numpy()
-    is_rested = (all_made <= before) & (late > 0) & ~first & ~_taken_early(batches, first)
+    epoch = np.cumsum(first)
+    all_made = made[::-1].groupby(epoch[::-1]).cummax()[::-1].to_numpy()
+    is_left = batches["is_left"].groupby(epoch).transform("any").to_numpy()
+    is_rested = (all_made <= before) & ~is_left & (late > 0) & ~first & ~_taken_early(batches, first)
     if np.count_nonzero(is_rested) < _FEWEST:
         return None
     return float(np.median(wait[is_rested])) * _JUST_MADE
