@@ -93,12 +93,13 @@ class Swept:
 def chosen_against(rounds: dict[str, Times], chosen: str, now: str, best: str) -> dict[str, Any]:
     """How fast the recommended settings are, as a share of the best, and times the settings of the run."""
     ours = rounds[chosen][:, 0]
-    of_the_best = rounds[best][:, 0] / ours
+    of_the_best, of_the_current = (rounds[cell][:, 0] / ours for cell in (best, now))
     return {
         "recommended": chosen,
         "of_the_best": float(np.median(of_the_best)),
         "unsure": unsure(of_the_best),
-        "of_the_current": float(np.median(rounds[now][:, 0] / ours)),
+        "of_the_current": float(np.median(of_the_current)),
+        "of_the_current_unsure": unsure(of_the_current),
     }
 
 

@@ -10,7 +10,8 @@ and recommend settings (`probe_said`: what it tried). Where a value was told, `e
 readers was seen), `covered` says whether the truth lies in it. Then the recommended settings, the best of the grid and
 those of the run take turns in another process: the best of many in the same rounds is the luckiest. `of_the_best` is
 how fast the recommended ones are there, which is `unsure` by so much (95 %); where that leaves open whether it is 97 %,
-they take turns in more processes, up to four, all of which count. `swept` is what a third of the rounds of the grid, a
+they take turns in more processes, up to four, all of which count. `of_the_current` compares them likewise with those of
+the run; `slower_than_the_current` is what certainly is. `swept` is what a third of the rounds of the grid, a
 sweep of 20 s and more, which has seen every setting, tells of the other two, and recommends: about as well as anybody
 can know here who measures for no longer. Two more processes take turns: the workload recorded, and one that runs it as
 it is, with instant storage, and with instant samples. `split_errors` compare the shares of storage and of computing in
@@ -229,8 +230,13 @@ def summary(found: list[dict[str, Any]], told: str) -> dict[str, Any]:
         "covered": float(np.mean(covered)) if covered else None,
         "within_3_percent_of_the_best": sum(each["of_the_best"] >= NEAR for each in results),
         "certainly_not": [each["name"] for each in found if each[told]["of_the_best"] + each[told]["unsure"] < NEAR],
-        "worse_than_the_current": [each["name"] for each in found if each[told]["of_the_current"] < NEAR],
+        "slower_than_the_current": [each["name"] for each in found if certainly_slower(each[told])],
     }
+
+
+def certainly_slower(told: dict[str, Any]) -> bool:
+    """Whether the program is slower with what is recommended than with what it has, by more than that is unsure."""
+    return bool(told["of_the_current"] + told["of_the_current_unsure"] < 1)
 
 
 def recording_of(found: list[dict[str, Any]]) -> dict[str, float]:
