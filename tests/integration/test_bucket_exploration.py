@@ -137,7 +137,7 @@ def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, progra
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("hook", "calls DistributedDataParallel.register_comm_hook"),
+        pytest.param("hook", "calls DistributedDataParallel.register_comm_hook", marks=pytest.mark.long),
         pytest.param("static", "its graph is static", marks=pytest.mark.long),
         pytest.param("look toggle", "other parameters are trained", marks=pytest.mark.long),
         ("one explores", "not all ranks explore"),

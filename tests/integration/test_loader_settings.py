@@ -319,7 +319,7 @@ def test_what_labels_hang_on_is_recorded(workers: int, recorded_facts: Callable[
         # Samples draw the program's random numbers, which the default order hangs on, or a worker's.
         (0, "num_workers = 2", ["default", "in batches"]),
         (2, "num_workers = 0", ["default", "in batches"]),
-        (2, "prefetch_factor = 5", ["left early"]),
+        pytest.param(2, "prefetch_factor = 5", ["left early"], marks=pytest.mark.long),
         (2, "pin_memory = true", []),
         (2, "persistent_workers = true", ["default", "generator", "left early", "in batches"]),
     ],

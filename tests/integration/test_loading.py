@@ -211,7 +211,7 @@ if __name__ == "__main__":
         (0, "", "fork"),
         (2, "", "fork"),
         pytest.param(2, "persistent", "fork", marks=pytest.mark.long),
-        (2, "", "spawn"),
+        pytest.param(2, "", "spawn", marks=pytest.mark.long),
         pytest.param(2, "persistent", "forkserver", marks=pytest.mark.long),
     ],
 )

@@ -9,7 +9,9 @@ from recording import PROGRAMS, plain, record
 SIZE = 30_000
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, ""), (2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, ""), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.long)]
+)
 def test_reads_are_seen_and_unchanged(workers: int, method: str, tmp_path: Path) -> None:
     """Each batch has a sample of every way to read; the noise of the image is drawn anew each time."""
     folder = tmp_path / "data"

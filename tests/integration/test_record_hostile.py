@@ -26,9 +26,7 @@ def _plain(*program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("what", "code", "steps"),
     [
-        ("chdir", 0, [10]),
-        ("closes", 0, [10]),
-        ("forks", 0, [10]),
+        ("leaves", 0, [10]),
         ("execs", 0, [8, 10]),
         ("exits", 5, [10]),
         ("raises", 1, [10]),
@@ -46,8 +44,10 @@ def test_awkward_program_runs_as_without_us(what: str, code: int, steps: list[in
 
 
 def test_forked_child_keeps_its_own_evidence(tmp_path: Path) -> None:
-    run = record([*HOSTILE, "forks"], tmp_path / "run").run
+    without, recorded = plain([*HOSTILE, "forks"]), record([*HOSTILE, "forks"], tmp_path / "run")
 
+    assert (recorded.out, recorded.err, recorded.code) == (without.stdout, without.stderr, 0)
+    run = recorded.run
     rows = run.sql(
         "SELECT process, count(*) AS steps FROM spans WHERE name = 'optimizer' GROUP BY process ORDER BY process"
     )
