@@ -4,6 +4,7 @@ import atexit
 import importlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from time import perf_counter_ns as clock
 from types import CodeType, FunctionType, ModuleType
@@ -209,7 +210,11 @@ class Agent:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.
 
         To be called where `safe_point_due` is set: after a stretch of steps, and as long as somebody asks for the next.
+        Within a backward pass, where modules are called again for what was checkpointed, is none: when the engine that
+        runs it returns it puts the thread's state back, and a profiler that began meanwhile crashes as it ends.
         """
+        if sys.modules["torch"]._C._current_graph_task_id() != _NO_PASS:
+            return
         self.safe_point_due = any(act() for act in self.at_safe_point)
 
     # Marks of the program itself (`tracekit.marks.Listener`).
@@ -318,6 +323,9 @@ class Agent:
         except Exception as error:
             for name in list(self.collectors):
                 self.fail(name, error)
+
+
+_NO_PASS = -1  # what torch calls the backward pass of a thread that is in none
 
 
 def _programs_part(budget: float) -> float:

@@ -48,6 +48,7 @@ TABLE = [
     Program(
         "ddp", 11, ["DistributedDataParallel", "module"], launcher=TORCHRUN, roles=["main", "rank 0", "rank 1"], loops=2
     ),
+    Program("checkpointed", 60, ["Net", "blocks.0", "blocks.1.0"]),
     Program("compiled", 6, ["Net", "first", "second", "OptimizedModule"]),
     Program("profiles_itself", 30, ["Linear"], missing="torch.profiler"),
     Program("without_torch", 0, [], ["a", "b c"], loops=0),
