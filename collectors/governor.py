@@ -122,7 +122,12 @@ class Governor:
         allowed = max(budget * _SHARE_OF_HOOKS - always, budget * _LEAST_SHARE)
         if not allowed:
             return _NEVER
-        spacing = max(_median(self._detail_costs) - always, 0) / allowed
+        detail = _median(self._detail_costs)
+        spacing = max(detail - always, 0) / allowed
+        if detail > budget * _SHARE_OF_HOOKS:
+            # What the others cost is looked at again as long as that is more: of few, or of long ago, it may be said
+            # too much, as where the thread lost its CPU in a hook.
+            spacing = max(spacing, 1.0)
         return int(spacing) + (self.detailed_steps % 2 if spacing > 1 else 0)
 
     def _space_calls(self, stretch: int) -> int:

@@ -109,6 +109,21 @@ def test_spacing_follows_a_program_that_changes_its_pace(before: int, after: int
         assert sum(program.detailed[seen:]) >= 3_000 / (spacing + 3)
 
 
+def test_one_step_that_took_long_in_our_hooks_does_not_make_detail_seem_free() -> None:
+    """GIVEN detail of 1 ms in steps of 25, and a first step without it whose thread lost its CPU in a hook for 20 ms,
+    and so once more when the program goes on with steps of 50 THEN detail keeps its half of the budget."""
+    with Program(budget=0.01) as program:
+        for length in (25, 50):
+            is_lost = True
+            for step in range(1_100):
+                if step == 100:
+                    spent, began = program.governor.spent_ns, program.now
+                lost_ns = 20 * MS if is_lost and not program.governor.detailed else 0
+                is_lost &= not lost_ns
+                program.step(length * MS, detail_ns=MS, always_ns=lost_ns)
+            assert program.share(spent, began) <= 0.01 * 0.5 * 1.02
+
+
 @settings(max_examples=60)
 @given(st.integers(MS // 5, 200 * MS), st.integers(1_000, 200_000), st.floats(0.001, 0.02))
 def test_calls_keep_their_part_of_the_budget(own_ns: int, calls_ns: int, budget: float) -> None:
