@@ -74,6 +74,7 @@ class Agent:
         self.facts_now: list[Callable[[], dict[str, object]]] = []
         self.at_safe_point: list[Callable[[], bool]] = []
         self.safe_point_due = False
+        self.asks_for_batch = False  # at this safe point the program is about to
         self.worker = NO_WORKER  # of a loader, that this process is
         self.workers_to_fork = WorkersToFork(self)
         self._failed: dict[str, str] = {}
@@ -206,7 +207,7 @@ class Agent:
                 self.fail("collectives", error)
             self.resting.consider()
 
-    def safe_point(self) -> None:
+    def safe_point(self, asks_for_batch: bool = False) -> None:
         """A moment between operations, outside any of torch's own ranges: where a profiler window may begin or end.
 
         To be called where `safe_point_due` is set: after a stretch of steps, and as long as somebody asks for the next.
@@ -215,6 +216,7 @@ class Agent:
         """
         if sys.modules["torch"]._C._current_graph_task_id() != _NO_PASS:
             return
+        self.asks_for_batch = asks_for_batch
         self.safe_point_due = any(act() for act in self.at_safe_point)
 
     # Marks of the program itself (`tracekit.marks.Listener`).

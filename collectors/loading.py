@@ -262,7 +262,7 @@ class Loading:
                 if agent.step_source_rank >= BATCH:
                     agent.step_source(BATCH)
                 if agent.safe_point_due:
-                    agent.safe_point()
+                    agent.safe_point(asks_for_batch=True)
                 makes_it = iterator._tracekit.makes_batches
                 if agent.phases is not None and agent.phases.follows:
                     agent.phases.enter(LOADING)

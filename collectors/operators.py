@@ -4,9 +4,12 @@ A window begins and ends at safe points, between the program's operations. Its r
 converted by the supervisor. A program that profiles itself has the profiler to itself.
 """
 
+import atexit
 import ctypes
+import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter_ns as clock
@@ -29,6 +32,7 @@ _MAX_WAITING_BYTES = 1 << 30
 # Kineto's log level lives in this variable of libtorch; it prints stage lines on stderr at the default level.
 _LOG_LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 _SILENT = 99
+_UNFINISHED = b'"finished": false'  # as Kineto writes it
 
 
 class Operators:
@@ -47,6 +51,8 @@ class Operators:
         self._event_ns = 0.0
         self._log_level: ctypes.c_int | None = None
         self._users = 0
+        self._is_last = False  # no window may open any more
+        self._has_batches = False  # of a loader, in the window
         self._ours = False
         self._off = False
         self._waiting: list[str] = []
@@ -81,13 +87,21 @@ class Operators:
             self._agent.note_missing("operators", "the profiler of this torch build cannot be kept from printing")
             return
         from torch._C._dynamo.eval_frame import get_eval_frame_callback
+        from torch._guards import CompileContext
 
-        self._compiling = get_eval_frame_callback
+        def is_compiling() -> bool:
+            return get_eval_frame_callback() is not None or CompileContext.try_get() is not None
+
+        self._is_compiling = is_compiling
         self._agent.at_safe_point.append(self._turn)
         self._agent.safe_point_due = True
         # A forked child must not inherit a running profiler, and torch crashes when one runs at the interpreter's end.
         self._agent.before_fork.append(self._end)
         self._agent.before_exit.append(self._end)
+        # Before that, as handlers run from the last one registered to the first, torch's finalizers take back what
+        # compiling has registered of operators; of which a window holds references.
+        weakref.finalize(self, _nothing)  # has the handler registered that runs all finalizers
+        atexit.register(self._end)
         if self._full:
             self._open()
 
@@ -100,7 +114,9 @@ class Operators:
             return False
         if self._window is not None and not self._window_is_open():
             return True
-        if self._compiling() is not None:  # inside a compiled function torch.compile would compile the profiler too
+        # Inside a compiled function torch.compile would compile the profiler too; and as it compiles it runs backward
+        # passes of its own, within ranges.
+        if self._is_compiling():
             return True
         try:
             if self._window is not None and self._is_long_enough():
@@ -126,9 +142,13 @@ class Operators:
                 torch._C._autograd._disable_profiler()
 
     def _is_long_enough(self) -> bool:
-        if self._full:
-            return clock() - self._opened > _FULL_WINDOW_NS
-        return self._agent.governor.steps >= self._opened_at_step + _STEPS_PER_WINDOW
+        """Where the loop asks for a batch it is in none of the ranges that it may name in a step: there, if it does."""
+        agent = self._agent
+        self._has_batches |= agent.asks_for_batch
+        steps = agent.governor.steps - self._opened_at_step
+        if self._has_batches and not agent.asks_for_batch and steps < 2 * _STEPS_PER_WINDOW:
+            return False
+        return clock() - self._opened > _FULL_WINDOW_NS if self._full else steps >= _STEPS_PER_WINDOW
 
     def _may_open(self) -> bool:
         governor = self._agent.governor
@@ -139,6 +159,12 @@ class Operators:
         if threading.current_thread() is not threading.main_thread():
             self._agent.note_missing(
                 "operators of other threads than the main one", "windows open on the main thread only"
+            )
+            return False
+        if self._is_last:
+            self._agent.note_missing(
+                "operators from then on",
+                "a range that the program names went on past the end of one, and would write to the next as it ends",
             )
             return False
         return not self._users and not torch.autograd._profiler_enabled()
@@ -160,6 +186,7 @@ class Operators:
         self._thread = threading.get_ident()
         self._opened = clock()
         self._opened_at_step = self._agent.governor.steps
+        self._has_batches = False
         self._cost_ns = self._opened - began
         self._agent.governor.profiler_ns += self._opened - began
 
@@ -169,11 +196,13 @@ class Operators:
         with self._silence(), self._as_ours():
             window.__exit__(None, None, None)
         self._window = None
+        self._is_last = True  # unless it is seen that no range goes on
         mono, wall = clock(), time_ns()
         agent = self._agent
         if save and self._has_room():
             path = os.path.join(agent.folder, f"{agent.stem}.{self._number:06d}.window")
             window.kineto_results.save(path + ".tmp")
+            self._is_last = _has_unfinished(path + ".tmp")
             os.replace(path + ".tmp", path)
             self._waiting.append(path)
             agent.spool.write(Kind.WINDOW, agent.spool.intern("window"), self._opened, ended, self._number, wall, mono)
@@ -272,6 +301,16 @@ class Operators:
             yield
         finally:
             self._ours = False
+
+
+def _has_unfinished(trace: str) -> bool:
+    """Whether a range that began in the window went on as it ended. What the profiler knows of a range is freed with
+    its window; as the range ends, it is written to all the same if another window is open."""
+    with open(trace, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
+        return text.find(_UNFINISHED) >= 0
+
+
+def _nothing() -> None: ...
 
 
 def is_watched(torch: Any) -> bool:

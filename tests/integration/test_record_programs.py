@@ -126,6 +126,62 @@ def test_calls_are_left_out_of_short_steps_and_nothing_untrue_is_said(tmp_path: 
     assert sum(shares.values()) == pytest.approx(1)
 
 
+IN_RANGES = """
+import torch
+from torch.profiler import record_function
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(20):
+    with record_function("epoch"):
+        for _ in range(40):
+            optimizer.zero_grad()
+            loss = model(torch.randn(16, 64)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+print(loss.item())
+"""
+
+
+def test_a_range_that_goes_on_past_a_window_ends_in_no_other(tmp_path: Path) -> None:
+    """GIVEN ranges that a program names around many steps WHEN window follows window THEN the first one that ends
+    within a range is the last, as the end of a range would be written to memory that went with its window."""
+    command = [*PYTHON, "-c", IN_RANGES]
+
+    without, recorded = plain(command), record(command, tmp_path / "run", "--profile", "full")
+
+    assert (recorded.code, recorded.out, recorded.err) == (0, without.stdout, "")
+    assert [note.what for note in recorded.run.missing if "a range" in note.why] == ["operators from then on"]
+
+
+COMPILED = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(layer for _ in range(6) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())))
+compiled = torch.compile(model, backend="aot_eager")
+function = torch.compile(lambda values: values.sin().sum(), backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(120):
+    loss = compiled(torch.randn(16 if step < 60 else 24, 64)).pow(2).mean() + function(torch.ones(3)) * 0
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
+
+
+@pytest.mark.long
+def test_no_window_begins_or_ends_while_torch_compiles(tmp_path: Path) -> None:
+    """Torch runs backward passes of its own then, within ranges."""
+    command = [*PYTHON, "-c", COMPILED]
+    without = plain(command)
+    for number in range(3):
+        recorded = record(command, tmp_path / str(number), "--profile", "full")
+        assert (recorded.code, recorded.out, recorded.err) == (0, without.stdout, without.stderr)
+
+
 def test_garbage_is_collected_when_it_would_be(tmp_path: Path) -> None:
     """GIVEN a program that imports torch THEN recording it hardly moves its collections: a full one that comes just
     after workers were forked, and not before, is paid for by each."""
