@@ -63,7 +63,8 @@ class Governor:
         self.detailed_steps = 0
         self.typical_step_ns = 0  # the median of recent stretches' mean steps, less our own part; 0 before any
         self.steps_per_write = 1  # so many steps' records are written together
-        self.plain_steps = 0  # how many steps without detail the stretch had that was settled last
+        self.settled_steps = 1  # how many steps the stretch had that was settled last,
+        self.plain_steps = 0  # and how many of them without detail: all or none
         self.with_calls = True  # whether module calls are recorded in this stretch
         self.calls_ns = 0  # what they cost on a step without detail; 0 where they are to be recorded on every step
         self._began = clock()
@@ -94,7 +95,7 @@ class Governor:
             self._next_detailed = self.steps + spacing
         else:
             self._plain_costs.append(cost // count)
-        self.plain_steps = 0 if self.detailed else count
+        self.settled_steps, self.plain_steps = count, 0 if self.detailed else count
         self.detailed = self.steps < _FIRST_DETAILED_STEPS or self.steps >= self._next_detailed
         stretch, self.with_calls = 1, True
         if is_cheap and self.detailed and self.typical_step_ns > 0:

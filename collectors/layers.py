@@ -176,7 +176,8 @@ class Layers:
             cold = self._pass.cold if self._left_out else self._bypass.cold * self._calls_in_step
             governor.spent_ns += cold * governor.plain_steps
         else:
-            self._calls_in_step, self._outermost_in_step = self._calls, self._outermost
+            steps = governor.settled_steps
+            self._calls_in_step, self._outermost_in_step = self._calls // steps, self._outermost // steps
         self._calls = self._outermost = 0
         if governor.steps > _STEPS_TO_JUDGE:
             self._judge(governor)
