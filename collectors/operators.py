@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -167,6 +168,10 @@ class Operators:
                 "a range that the program names went on past the end of one, and would write to the next as it ends",
             )
             return False
+        if _calls_remotely():
+            why = "torch would warn the program of a profiler"
+            self._agent.note_missing("operators while torch.distributed.rpc is in use", why)
+            return False
         return not self._users and not torch.autograd._profiler_enabled()
 
     def _open(self) -> None:
@@ -308,6 +313,12 @@ def _has_unfinished(trace: str) -> bool:
     its window; as the range ends, it is written to all the same if another window is open."""
     with open(trace, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
         return text.find(_UNFINISHED) >= 0
+
+
+def _calls_remotely() -> bool:
+    """Whether the program has set up remote procedure calls."""
+    rpc = sys.modules.get("torch.distributed.rpc")
+    return rpc is not None and bool(getattr(rpc, "_is_current_rpc_agent_set", bool)())
 
 
 def _nothing() -> None: ...

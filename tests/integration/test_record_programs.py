@@ -48,6 +48,7 @@ TABLE = [
     Program(
         "ddp", 11, ["DistributedDataParallel", "module"], launcher=TORCHRUN, roles=["main", "rank 0", "rank 1"], loops=2
     ),
+    Program("remote", 30, ["Linear"], launcher=TORCHRUN, roles=["main", "rank 0", "rank 1"]),
     Program("checkpointed", 60, ["Net", "blocks.0", "blocks.1.0"]),
     Program("compiled", 6, ["Net", "first", "second", "OptimizedModule"]),
     Program("profiles_itself", 30, ["Linear"], missing="torch.profiler"),
@@ -56,7 +57,7 @@ TABLE = [
 
 
 # Of these nothing happens that another one does not show, too.
-LIKE_ANOTHER = ("accumulation", "gru", "lstmcell_float64", "bilstm", "loader-none", "loader-forkserver")
+LIKE_ANOTHER = ("accumulation", "remote", "gru", "lstmcell_float64", "bilstm", "loader-none", "loader-forkserver")
 
 
 @pytest.mark.parametrize(
