@@ -33,6 +33,7 @@ _MAX_WAITING_BYTES = 1 << 30
 # Kineto's log level lives in this variable of libtorch; it prints stage lines on stderr at the default level.
 _LOG_LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 _SILENT = 99
+_open = open  # Python's own, whatever the program puts in its place
 _UNFINISHED = b'"finished": false'  # as Kineto writes it
 
 
@@ -311,7 +312,7 @@ class Operators:
 def _has_unfinished(trace: str) -> bool:
     """Whether a range that began in the window went on as it ended. What the profiler knows of a range is freed with
     its window; as the range ends, it is written to all the same if another window is open."""
-    with open(trace, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
+    with _open(trace, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
         return text.find(_UNFINISHED) >= 0
 
 
