@@ -103,7 +103,7 @@ class Operators:
         # Before that, as handlers run from the last one registered to the first, torch's finalizers take back what
         # compiling has registered of operators; of which a window holds references.
         weakref.finalize(self, _nothing)  # has the handler registered that runs all finalizers
-        atexit.register(self._end)
+        atexit.register(self._end_at_exit)
         if self._full:
             self._open()
 
@@ -207,7 +207,8 @@ class Operators:
         agent = self._agent
         if save and self._has_room():
             path = os.path.join(agent.folder, f"{agent.stem}.{self._number:06d}.window")
-            window.kineto_results.save(path + ".tmp")
+            with self._silence():  # as where the disk does not take it
+                window.kineto_results.save(path + ".tmp")
             self._is_last = _has_unfinished(path + ".tmp")
             os.replace(path + ".tmp", path)
             self._waiting.append(path)
@@ -231,6 +232,12 @@ class Operators:
             except BaseException:
                 self._abandon()
                 raise
+
+    def _end_at_exit(self) -> None:
+        try:
+            self._end()
+        except Exception as error:
+            self._agent.fail("operators", error)
 
     # Kineto.
 

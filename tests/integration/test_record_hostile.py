@@ -55,6 +55,15 @@ def test_forked_child_keeps_its_own_evidence(tmp_path: Path) -> None:
     assert list(run.sql("SELECT parent FROM processes ORDER BY process")["parent"]) == [-1, 0]
 
 
+def test_a_program_that_may_write_little_hears_nothing_of_what_we_cannot(tmp_path: Path) -> None:
+    """GIVEN a limit to the size of files that a trace of the profiler exceeds."""
+    without = plain([*HOSTILE, "limits"])
+    recorded = record([*HOSTILE, "limits"], tmp_path / "run", "--profile", "full")
+
+    assert (recorded.out, recorded.err, recorded.code) == (without.stdout, without.stderr, 0)
+    assert any("operators" in note.what for note in recorded.run.missing)
+
+
 def test_saved_model_is_the_same_bytes(tmp_path: Path) -> None:
     """Nothing of tracekit is stored in the user's modules: not in a pickle either."""
     files = [tmp_path / folder / "model.pt" for folder in ("plain", "recorded")]

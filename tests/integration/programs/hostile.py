@@ -1,6 +1,7 @@
 """Does what recorders trip over; the argument says what."""
 
 import os
+import resource
 import sys
 
 import torch
@@ -49,6 +50,8 @@ elif what == "forks":
 elif what == "execs" and len(sys.argv) == 2:
     print("before", train(2), flush=True)
     os.execv(sys.executable, [sys.executable, __file__, "execs", "again"])
+elif what == "limits":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 elif what == "pickles":
     torch.save(model, sys.argv[2])
 print("parent", train(4), flush=True)
