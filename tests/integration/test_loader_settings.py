@@ -315,7 +315,7 @@ def test_what_labels_hang_on_is_recorded(workers: int, recorded_facts: Callable[
 @pytest.mark.parametrize(
     ("workers", "settings", "order_changes"),
     [
-        (2, "num_workers = 3", ["left early"]),
+        pytest.param(2, "num_workers = 3", ["left early"], marks=pytest.mark.long),
         # Samples draw the program's random numbers, which the default order hangs on, or a worker's.
         (0, "num_workers = 2", ["default", "in batches"]),
         (2, "num_workers = 0", ["default", "in batches"]),
@@ -380,6 +380,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_workers_that_are_started_otherwise_draw_the_same(tmp_path: Path) -> None:
     """GIVEN samples that draw random numbers in forked workers THEN those of spawned ones draw the same."""
     program, settings = tmp_path / "program.py", tmp_path / "settings.toml"

@@ -57,7 +57,9 @@ TABLE = [
 
 
 # Of these nothing happens that another one does not show, too.
-LIKE_ANOTHER = ("accumulation", "remote", "gru", "lstmcell_float64", "bilstm", "loader-none", "loader-forkserver")
+LIKE_ANOTHER = (
+    "optimizer_loop", "accumulation", "remote", "gru", "lstmcell_float64", "bilstm", "loader-none", "loader-forkserver",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
