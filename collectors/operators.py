@@ -166,7 +166,8 @@ class Operators:
         if self._is_last:
             self._agent.note_missing(
                 "operators from then on",
-                "a range that the program names went on past the end of one, and would write to the next as it ends",
+                "a range of the profiler's went on past the end of a window, as far as is known: as it ends it would write"
+                " to the next window",
             )
             return False
         if _calls_remotely():
