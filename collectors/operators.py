@@ -166,8 +166,8 @@ class Operators:
         if self._is_last:
             self._agent.note_missing(
                 "operators from then on",
-                "a range of the profiler's went on past the end of a window, as far as is known, and would spoil the next"
-                " one as it ends",
+                "a range of the profiler's went on past the end of a window, as far as is known, and would spoil the"
+                " next one as it ends",
             )
             return False
         if _calls_remotely():
