@@ -65,7 +65,9 @@ class AccessOrder:
         if self.can_be_known(iterator) and not self._may_go_past(iterator):
             try:
                 self._copy(epoch, iterator, indices, generator)
-            except Exception:  # too many samples
+            except Exception as error:  # too many samples
+                if comes_from_a_signal_handler(error):
+                    raise
                 self.is_not_known()
         self._last = epoch
 
@@ -107,7 +109,7 @@ class AccessOrder:
         if last is None or not (last.is_complete or foreseen.draws_from == NOTHING):
             return False
         if last.is_complete and foreseen.draws_from != NOTHING:
-            deque(last.foreseen or (), maxlen=0)  # some draw when they end
+            last.go_on_to_its_end()
         if not last.is_of(iterator):
             foreseen.draw_base_seed(generator)
         return foreseen.set_epoch_like(now)
@@ -117,9 +119,12 @@ class AccessOrder:
         try:
             with self.unseen():
                 epoch.known = twin.begin(length)
+                epoch.expected = twin.batches
                 if self._twin is not None:
                     epoch.foreseen = self._twin.begin(length)
-        except Exception:  # too many samples
+        except Exception as error:  # too many samples
+            if comes_from_a_signal_handler(error):
+                raise
             self.is_not_known()
             return
         shown = self._epochs > 1 or twin.is_the_same_each_time
@@ -165,6 +170,8 @@ class Epoch:
     def __init__(self, order: AccessOrder, iterator: Any, generator: Any, ahead: int = 0) -> None:
         """`ahead`: so many batches are asked for before the program takes the first one."""
         self.is_complete = False  # the program has had all of its batches
+        self.is_exhausted = ahead > 0  # then the sampler has been asked for more than there are
+        self.expected = 0  # how many batches there are, where that is known
         self.has_begun = False
         self.twin: Twin | None = None
         self.length: Length | None = None
@@ -256,11 +263,24 @@ class Epoch:
             self.known = None
             self._order.is_not_known()
 
-    def complete(self) -> None:
-        """The program has had all of its batches."""
-        self.is_complete = True
-        self._order.completed()
+    def all_given(self) -> None:
+        """The program has had all of its batches, whether it asks for one more or not."""
+        if not self.is_complete:
+            self.is_complete = True
+            self._order.completed()
         self.settle()
+        if not self._issued:
+            self.known = None  # which may be as large as the order
+
+    def complete(self) -> None:
+        """The program has asked for one more than there are."""
+        self.is_exhausted = True
+        self.all_given()
+
+    def go_on_to_its_end(self) -> None:
+        """Bring the copy that goes on to where the program's sampler was left: some draw when they end."""
+        left = None if self.is_exhausted else max(self.expected - self._foretold, 0)
+        deque(islice(self.foreseen or (), left), maxlen=0)
 
     def failed(self) -> None:
         """The sampler raised an exception."""

@@ -3,6 +3,8 @@
 from itertools import islice
 from typing import Any
 
+from .tracebacks import comes_from_a_signal_handler
+
 # Batches of few tensors, lists, tuples and dictionaries are measured each: so deep, so many parts.
 _DEEPEST, _MOST_PARTS = 3, 64
 # Others now and then, up to so many parts; of so many in one, the first ones tell what they are.
@@ -17,7 +19,9 @@ def bytes_of(batch: Any) -> int:
     dictionaries alone."""
     try:
         return _counted(batch)
-    except RuntimeError:  # a sparse tensor does not say
+    except RuntimeError as error:  # a sparse tensor does not say
+        if comes_from_a_signal_handler(error):
+            raise
         return -1
 
 
@@ -26,7 +30,9 @@ def bytes_of_any(batch: Any) -> int:
     of objects with attributes; -1 where too many parts were found, or only parts that do not show what they hold."""
     try:
         return _found(batch)
-    except Exception:  # what the program has put there may be odd
+    except Exception as error:  # what the program has put there may be odd
+        if comes_from_a_signal_handler(error):
+            raise
         return -1
 
 
@@ -41,7 +47,9 @@ def storages_of(batch: Any) -> tuple[int, bool]:
             if any(each.device.type != "cpu" for each in tensors):
                 return len(tensors), True
             return len({each.untyped_storage().data_ptr() for each in tensors}), False
-    except Exception:  # what the program has put there may be odd
+    except Exception as error:  # what the program has put there may be odd
+        if comes_from_a_signal_handler(error):
+            raise
         return 0, False
 
 

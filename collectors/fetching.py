@@ -9,7 +9,7 @@ from itertools import pairwise
 from threading import RLock, get_ident
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tracekit.record.wire import Kind
@@ -161,7 +161,7 @@ class Fetching:
     def _see_all(self) -> None:
         with self._lock:
             if not self._sees_all:
-                for fetcher in self._fetchers:
+                for fetcher in filter(_fetches_by_function, self._fetchers):
                     self._seen_fetchers.replace(fetcher, "fetch", self._each_seen)
                 self._sees_all = bool(self._fetchers)
 
@@ -185,7 +185,8 @@ class Fetching:
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         is_seen = False
         try:
-            if type(fetcher) in self._fetchers and "fetch" not in vars(fetcher) and not self.is_in_fetch():
+            is_known = type(fetcher) in self._fetchers and _fetches_by_function(type(fetcher))
+            if is_known and "fetch" not in vars(fetcher) and not self.is_in_fetch():
                 self._place(fetcher).turn = iterator._num_yielded
                 fetcher.fetch = partial(self._seen, type(fetcher).fetch, fetcher)  # type: ignore[union-attr]
                 is_seen = True
@@ -331,3 +332,8 @@ class _Place:
 
     iteration: int
     turn: int = 0
+
+
+def _fetches_by_function(fetcher: type) -> bool:
+    """Whether what its batches are fetched with is called as torch's own is: a program may have put anything there."""
+    return type(vars(fetcher).get("fetch")) is FunctionType

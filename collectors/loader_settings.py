@@ -9,7 +9,7 @@ from typing import Any
 from tracekit.settings.inside import KEPT_WORKERS, ORIGIN, REFUSED, WHICH, by_loader
 
 from .agent import Agent
-from .patching import Patches, bound
+from .patching import Patches, bound, called_like
 
 _SET_LATER = ("num_workers", "prefetch_factor", "in_order", "pin_memory")
 # What only workers have: torch refuses it for a loader without.
@@ -70,7 +70,7 @@ class LoaderSettings:
             if name:
                 self._agent.loaders.keep(loader, name)
 
-        return __init__
+        return called_like(original, __init__)
 
     def _look_whether_it_has_them(self, loader: Any) -> None:
         """A program may set what torch lets it set when the loader is there."""

@@ -26,8 +26,15 @@ _ALIKE = (
     "num_workers", "prefetch_factor", "in_order", "persistent_workers", "iterable", "sampler", "has_generator",
 )  # fmt: skip
 _ITERABLE = 1  # of torch's `_DatasetKind`
+_NOT_SEEN = -1
 # Where torchdata has loaders that are torch's with a state to be saved: copies of most of its code.
 TORCHDATA = "torchdata.stateful_dataloader"
+# Where samplers of batches have the one that they ask.
+_WITHIN = {
+    ("torch.utils.data.sampler", "BatchSampler"): "sampler",
+    ("accelerate.data_loader", "BatchSamplerShard"): "batch_sampler",  # those of one process
+    ("accelerate.data_loader", "SkipBatchSampler"): "batch_sampler",  # but for the first ones
+}
 
 Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
 
@@ -37,11 +44,12 @@ class Loaders:
 
     The same place, with the same calls leading to it, makes the same loader again: one made anew for every epoch keeps
     its name, in this run and in the next. Where it makes several before the program iterates over any, as a
-    comprehension does, each has its own. One that was not seen made is told by itself.
+    comprehension does, each has its own. One that was not seen made, as where it is unpickled, is told by where
+    it is used first.
     """
 
     def __init__(self) -> None:
-        self._names: dict[tuple[Place, int] | int, str] = {}
+        self._names: dict[tuple[Place, int], str] = {}
         self._uses = 0  # how often the program has begun to iterate over some loader
         self._last: dict[Place, tuple[int, int]] = {}  # when a place made its last one, in uses, and which it was
         self._made: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -74,7 +82,7 @@ class Loaders:
 
     def name(self, loader: Any) -> str:
         if id(loader) not in self._made:
-            self.keep(loader, self._name_of(id(loader)))
+            self.keep(loader, self._name_of((_place(sys._getframe(1)), _NOT_SEEN)))
         return self._made[id(loader)][1]
 
     def iterated(self) -> None:
@@ -113,19 +121,22 @@ class Loaders:
     def facts(self) -> dict[str, object]:
         return {"loaders": self._facts}
 
-    def _name_of(self, place: tuple[Place, int] | int) -> str:
+    def _name_of(self, place: tuple[Place, int]) -> str:
         number = len(self._names) + 1
         return self._names.setdefault(place, "loader" if number == 1 else f"loader#{number}")
 
 
 def sampler_of(index_sampler: Any) -> Any:
-    """What decides the order, inside torch's samplers of batches: a loader that was given one of these has a sampler
-    beside it that nobody asks."""
-    kind = type(index_sampler)
-    while kind.__name__ == "BatchSampler" and kind.__module__ == "torch.utils.data.sampler":
-        index_sampler = index_sampler.sampler
-        kind = type(index_sampler)
+    """What decides the order, inside samplers of batches: a loader that was given one of these has a sampler beside it
+    that nobody asks."""
+    while inside := within(index_sampler):
+        index_sampler = getattr(index_sampler, inside)
     return index_sampler
+
+
+def within(sampler: Any) -> str:
+    """The attribute where a sampler of batches, torch's or Accelerate's, has the one that it asks; "" for others."""
+    return _WITHIN.get((type(sampler).__module__, type(sampler).__name__), "")
 
 
 def _plain(value: object) -> object:

@@ -12,6 +12,7 @@ from typing import Any
 
 # What stands in the names of importlib's own files.
 _IMPORTLIB = "importlib_bootstrap_"
+_STARS: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _OURS = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -21,6 +22,29 @@ def dress(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
     functools.update_wrapper(wrapper, original)
     wrapper._torchdynamo_inline = original  # type: ignore[attr-defined]
     return wrapper
+
+
+def called_like(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that hands all it is given to `wrapper`, and has the parameters and defaults of `original`, of which a
+    program may ask its code."""
+    if not isinstance(original, FunctionType) or original.__code__.co_posonlyargcount:
+        return wrapper
+    taken: list[str] = []
+    given: list[str] = []
+    for name, parameter in inspect.signature(original, follow_wrapped=False).parameters.items():
+        kind = parameter.kind
+        stars = _STARS.get(kind, "")
+        if kind is inspect.Parameter.KEYWORD_ONLY and not any(each.startswith("*") for each in taken):
+            taken.append("*")
+        has_default = parameter.default is not inspect.Parameter.empty
+        taken.append(f"{stars}{name}{'=None' if has_default else ''}")
+        given.append(f"{name}={name}" if kind is inspect.Parameter.KEYWORD_ONLY else f"{stars}{name}")
+    source = f"def {original.__name__}({', '.join(taken)}): return _tracekit_wrapper({', '.join(given)})"
+    made: dict[str, Any] = {}
+    exec(compile(source, os.path.join(_OURS, _IMPORTLIB + "called.py"), "exec"), {"_tracekit_wrapper": wrapper}, made)
+    function = made[original.__name__]
+    function.__defaults__, function.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
+    return function
 
 
 def bound(known: inspect.Signature, *args: Any, **kwargs: Any) -> inspect.BoundArguments | None:

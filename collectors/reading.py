@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,7 +82,7 @@ class Reading:
                 hook.take_out()
 
     def timed(
-        self, path: str, offset: int, size: Callable[[Any], int], call: Callable[..., Any], *args: Any, **kwargs: Any
+        self, path: str, offset: int, size: Callable[[Any], int], call: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """What the call returns; a row for it, if it was watched and the read is nobody else's part."""
         ident = get_ident()
@@ -185,7 +186,7 @@ def _numpy(reading: Reading) -> list[_Hook]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def fromfile(file: Any, *args: Any, **kwargs: Any) -> Any:
-            path = path_of(getattr(file, "name", file))
+            path = path_of(file if isinstance(file, os.PathLike) else getattr(file, "name", file))
             return reading.timed(path, -1, _array_bytes, original, file, *args, **kwargs)
 
         return fromfile

@@ -1,27 +1,35 @@
-"""Copies of torch's samplers, on copies of their random generators: what they give out, the program's will."""
+"""Copies of torch's samplers, and Accelerate's, on copies of their generators: what they give, the program's will."""
 
 import operator
+import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
-from .loaders import sampler_of
+from .loaders import sampler_of, within
 
 # Where the random numbers of an order come from: torch's default generator, one that the sampler was given, or nowhere
 # that torch knows of.
 PROGRAM, GENERATOR, NOTHING = "program", "generator", "nothing"
 # The order of more samples is not predicted: a copy of it takes some 40 bytes a sample of the program's memory.
 _MOST_SAMPLES = 2_000_000
+_SEEDED = "SeedableRandomSampler"
+# What a sampler asks how many samples there are.
+_SIZED_BY = {
+    "SequentialSampler": "data_source", "RandomSampler": "data_source", "DistributedSampler": "dataset",
+    _SEEDED: "data_source", "_Seeded": "data_source",
+}  # fmt: skip
 
 
 class Twin:
-    """A copy of one of torch's samplers, which draws from copies of its generators."""
+    """A copy of a sampler, which draws from copies of its generators."""
 
     def __init__(self, sampler: Any) -> None:
         self.draws_from_default = False
         self._generators: dict[int, tuple[Any, Any]] = {}  # the program's, which lives as long as its copy, by its id
-        self._shards: list[Any] = []  # copies of DistributedSamplers
+        self._shards: list[Any] = []  # copies of those that the program tells an epoch
         self._pace: int | None = None  # by which the program moves their `epoch` on
         self._sampler = self._copied(sampler)
 
@@ -38,6 +46,11 @@ class Twin:
     @property
     def is_the_same_each_time(self) -> bool:
         return self.draws_from == NOTHING and not any(each.shuffle for each in self._shards)
+
+    @property
+    def batches(self) -> int:
+        """How many an epoch has."""
+        return len(self._sampler)
 
     def begin(self, length: int) -> Iterator[Any]:
         """The indices of an epoch over so many samples, the same number each time. Raises ValueError for too many."""
@@ -72,13 +85,17 @@ class Twin:
         if kind is range:
             return sampler
         if kind in (list, tuple):
-            if len(sampler) > _MOST_SAMPLES:
+            samples = accumulate(len(each) if type(each) is list else 1 for each in sampler)
+            if any(count > _MOST_SAMPLES for count in samples):
                 raise ValueError(f"more than {_MOST_SAMPLES} samples")
             return kind(each[:] if type(each) is list else each for each in sampler)
+        if _is_seeded(sampler):
+            self._shards.append(_Seeded(sampler))
+            return self._shards[-1]
         twin = object.__new__(kind)
         vars(twin).update(vars(sampler))
-        if kind is data.BatchSampler:
-            twin.sampler = self._copied(sampler.sampler)
+        if inside := within(sampler):
+            setattr(twin, inside, self._copied(getattr(sampler, inside)))
         elif kind is data.DistributedSampler:
             self._shards.append(twin)
         elif kind is data.SubsetRandomSampler:
@@ -103,6 +120,30 @@ class Twin:
         if type(sampler).__name__ != "RandomSampler":
             return default
         return torch.Generator().manual_seed(_draw(default))  # it shuffles with a generator that it seeds so
+
+
+class _Seeded:
+    """A copy of Accelerate's sampler that seeds its generator anew for each epoch, with the epoch's number."""
+
+    shuffle = True
+
+    def __init__(self, sampler: Any) -> None:
+        if sampler.generator is not None and sampler.generator.device.type != "cpu":
+            raise ValueError("a device draws the order")
+        self.epoch, self._seed = sampler.epoch, sampler.initial_seed
+        self.data_source, self._kind = sampler.data_source, (sampler.replacement, sampler._num_samples)
+
+    def __len__(self) -> int:
+        return len(self._drawing())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._drawing())
+
+    def _drawing(self) -> Any:
+        import torch
+
+        generator = torch.Generator().manual_seed(self.epoch + self._seed)
+        return _data().RandomSampler(self.data_source, *self._kind, generator=generator)
 
 
 class Length:
@@ -139,14 +180,30 @@ def _data() -> ModuleType:
 
 
 def are_of_torch(sampler: Any) -> bool:
-    """Whether a sampler, and what it draws its batches from, are torch's own, or plain indices."""
+    """Whether a sampler, and what it draws its batches from, are torch's own, or Accelerate's, or plain indices."""
     kind, data = type(sampler), _data()
-    if kind is data.BatchSampler:
-        return are_of_torch(getattr(sampler, "sampler", None))
+    if kind in (range, list, tuple):
+        return True
+    if not _is_as_it_came(kind):
+        return False
+    if inside := within(sampler):
+        return are_of_torch(getattr(sampler, inside, None))
     if kind is data.SubsetRandomSampler:
         return are_of_torch(getattr(sampler, "indices", None))
     shuffling = (data.RandomSampler, data.DistributedSampler, data.WeightedRandomSampler)
-    return kind in (data.SequentialSampler, *shuffling, range, list, tuple)
+    return kind in (data.SequentialSampler, *shuffling) or _is_seeded(sampler)
+
+
+def _is_as_it_came(kind: type) -> bool:
+    """Whether what a sampler's copy would be asked is all in the file of its module: a program may have put functions
+    of its own there, which are to be called by itself alone."""
+    for each in kind.__mro__:
+        own = [vars(each).get(name) for name in ("__iter__", "__len__", "num_samples")]
+        codes = [getattr(getattr(found, "fget", found), "__code__", None) for found in own if found is not None]
+        file = getattr(sys.modules.get(each.__module__), "__file__", None)
+        if any(code is None or code.co_filename != file for code in codes):
+            return False
+    return True
 
 
 def decides_at_once(sampler: Any) -> bool:
@@ -154,7 +211,7 @@ def decides_at_once(sampler: Any) -> bool:
     that the program does later changes it."""
     inner = sampler_of(sampler)
     kind = type(inner).__name__
-    if kind == "RandomSampler":
+    if kind in ("RandomSampler", _SEEDED):
         return inner.replacement is False and inner._num_samples is None
     return kind in ("SequentialSampler", "DistributedSampler", "WeightedRandomSampler")
 
@@ -163,8 +220,11 @@ def _sized_by(sampler: Any) -> tuple[Any, str]:
     """The sampler inside samplers of batches, and its attribute that is asked for the number of samples; "" where it
     knows that itself."""
     sampler = sampler_of(sampler)
-    names = {"SequentialSampler": "data_source", "RandomSampler": "data_source", "DistributedSampler": "dataset"}
-    return sampler, names.get(type(sampler).__name__, "")
+    return sampler, _SIZED_BY.get(type(sampler).__name__, "")
+
+
+def _is_seeded(sampler: Any) -> bool:
+    return type(sampler).__name__ == _SEEDED and type(sampler).__module__ == "accelerate.data_loader"
 
 
 def _generator_like(generator: Any) -> Any:

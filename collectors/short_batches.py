@@ -80,6 +80,8 @@ class ShortBatches:
         if of.thread != thread:  # of more than one it would have to be noted who asks
             of.thread = -1 if of.thread else thread
         until = of.next_look
+        if of.order is not None and of.order.expected > index + 1:
+            until = min(until, of.order.expected - 1)  # the last one is to be seen
         is_awaited = bool(agent.phases or agent.on_step)
         if agent.step_source_rank >= BATCH:
             until = min(until, index + agent.governor.settle_at - agent.governor.steps)

@@ -6,13 +6,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 # What the functions of `traceback` find frames by. The second one is private, and not sure to stay.
-_WALKS = ("walk_tb", "_walk_tb_with_full_positions")
+_WALKS = ("walk_tb", "_walk_tb_with_full_positions", "walk_stack")
 
 
 def hide_our_frames() -> None:
@@ -42,10 +43,12 @@ def hide_our_frames() -> None:
 
 
 def _less_our_frames(walk: Callable[..., Any]) -> Callable[..., Any]:
-    def walk_tb(trace: TracebackType | None) -> Iterator[Any]:
-        return (entry for entry in walk(trace) if not _is_ours(entry[0]))
+    def walk_less(begin: Any) -> Iterator[Any]:
+        if begin is None:  # a stack from where it is asked for, by counting frames
+            return walk(begin)
+        return (entry for entry in walk(begin) if not _is_ours(entry[0]))
 
-    return walk_tb
+    return walk_less
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -82,5 +85,12 @@ def _clean(error: BaseException) -> None:
 def comes_from_a_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the program is among the functions that the exception came through."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
+    codes = {*map(_code_of, handlers)} - {None}
     return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
+
+
+def _code_of(handler: Any) -> Any:
+    while isinstance(handler, partial):
+        handler = handler.func
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    return code or getattr(vars(type(handler)).get("__call__"), "__code__", None)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .tracebacks import comes_from_a_signal_handler
+
 if TYPE_CHECKING:
     from .reading import Reading
 
@@ -81,7 +83,9 @@ class WatchedOpen:
             if isinstance(file, int) or not stat.S_ISREG(os.stat(file).st_mode):
                 return None
             raw = WatchedFile(file)
-        except (OSError, TypeError, ValueError):
+        except (OSError, TypeError, ValueError) as error:
+            if comes_from_a_signal_handler(error):
+                raise
             return None
         try:
             buffered = io.BufferedReader(raw, _buffer_bytes(raw))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler, SkipBatchSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from tracekit.collectors.access_order import AccessOrder, Epoch
 
@@ -87,6 +88,87 @@ def test_epochs_set_out_of_turn_are_nothing_to_a_sampler_that_does_not_shuffle(s
         epoch.complete()
     order.settle()
     assert facts["predicted"] == facts["checked"] == 80 and facts["predictability"] == known_for
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_order_that_accelerate_seeds_is_known(processes: int, whole: bool) -> None:
+    """GIVEN a sampler of Accelerate's, whose epochs it counts itself, and its part for one process, or what is left of
+    an epoch WHEN three epochs are as predicted THEN it is known for the run, and draws nothing; and when the program
+    tells it another epoch, it is known for the epoch."""
+    seeded = SeedableRandomSampler(range(41), data_seed=3)
+    sampler: Any = BatchSampler(seeded, 5, False)
+    sampler = BatchSamplerShard(sampler, processes, processes - 1) if whole else SkipBatchSampler(sampler, 2)
+    facts: dict[str, Any] = {}
+    order = AccessOrder(facts, lambda: False, lambda: False)
+
+    def epoch() -> list[Any]:
+        torch.rand(1)
+        iterating = Iterating(sampler)
+        of_it = Epoch(order, iterating, None)
+        got = [*of_it.watched(iter(sampler), False, order.most_compared(sampler), spend)]
+        of_it.complete()
+        return got
+
+    epochs = [epoch() for _ in range(3)]
+    indices = sum(len(batch) for batches in epochs for batch in batches)
+    told = (facts["predicted"], facts["checked"], facts["predictability"], facts["draws_from"])
+    assert told == (indices, indices, "run", "nothing") and epochs[0] != epochs[1]
+    seeded.set_epoch(0)
+    assert epoch() == epochs[0] and facts["predicted"] == facts["checked"] and facts["predictability"] == "epoch"
+
+
+@pytest.mark.parametrize("asks_for_one_more", [True, False])
+@pytest.mark.parametrize("is_short", [True, False])
+@pytest.mark.parametrize("samples", [40, 41])
+def test_an_epoch_is_complete_when_all_batches_were_given(
+    samples: int, is_short: bool, asks_for_one_more: bool
+) -> None:
+    """GIVEN a loop that takes as many batches as there are, and does not ask for another one, as Lightning's WHEN its
+    epochs are as predicted THEN the order is known for the run; also where only the first batches are compared, and
+    where the sampler draws again as it comes to its end, as it does for the last of 41 samples."""
+    generator = torch.Generator().manual_seed(0)
+    sampler = BatchSampler(RandomSampler(range(samples), generator=generator), 2, False)
+    facts: dict[str, Any] = {}
+    order = AccessOrder(facts, lambda: False, lambda: is_short)
+    for _ in range(6):
+        iterating = Iterating(sampler)
+        epoch = Epoch(order, iterating, None)
+        got = epoch.watched(iter(sampler), True, order.most_compared(sampler), spend)
+        for number in range(1, len(sampler) + 1):
+            next(got)
+            if number == epoch.expected:
+                epoch.all_given()
+        assert epoch.is_complete
+        if asks_for_one_more:
+            assert next(got, None) is None
+            epoch.complete()
+    order.settle()
+    assert facts["predictability"] == "run" and "left_early" not in facts
+    assert facts["checked"] == facts["predicted"] >= 3 * samples
+
+
+def test_samplers_that_the_program_has_changed_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a method of the program's in one of torch's samplers THEN nobody but the program calls it."""
+    asked: list[int] = []
+
+    def given(self: Any) -> Iterator[int]:
+        asked.append(len(self.indices))
+        return iter(torch.randperm(len(self.indices)).tolist())
+
+    sampler = SubsetRandomSampler(range(8))
+    monkeypatch.setattr(SubsetRandomSampler, "__iter__", given)
+    order = AccessOrder({}, lambda: False, lambda: False)
+    assert not order.can_be_known(Iterating(sampler)) and not order.can_be_known(
+        Iterating(BatchSampler(sampler, 2, True))
+    )
+    assert not asked
+
+
+def test_orders_of_very_many_samples_are_not_copied() -> None:
+    batches = [[0] * 1000] * 3000
+    epoch, got, _iterating = of(batches, facts := {})  # type: ignore[var-annotated]
+    assert next(got) == [0] * 1000 and epoch.known is None and facts["predictability"] == "none"
 
 
 def test_threads_that_share_an_iterator_get_every_index_once() -> None:

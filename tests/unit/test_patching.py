@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.collectors.patching import Patches, _codes_of, code_to_stand_in, dress, skip_our_frames
+from tracekit.collectors.patching import Patches, _codes_of, called_like, code_to_stand_in, dress, skip_our_frames
 
 calls: list[str] = []
 
@@ -233,3 +233,40 @@ def test_code_that_needs_more_than_its_arguments_cannot_stand_in() -> None:
         len,
     ]
     assert [code_to_stand_in(one) for one in needs] == [None] * len(needs)
+
+
+def _default(of: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((1,), {}),
+        ((1, 2, 3), {"key": 4}),
+        ((1,), {"second": [5], "more": 6, "args": 7, "wrapper": 8}),
+        ((), {}),
+        ((1,), {"first": 2}),
+    ],
+)
+def test_what_is_called_like_the_original_is_taken_for_it(arguments: tuple[Any, ...], words: dict[str, Any]) -> None:
+    """It has the original's parameters and defaults, whoever asks for them, and takes what the original takes."""
+
+    def original(first: Any, second: Any = _default, *rest: Any, key: Any = _default, **others: Any) -> object:
+        return first, second, rest, key, others
+
+    def wrapper(*args: Any, **kwargs: Any) -> object:
+        return original(*args, **kwargs)
+
+    ours = dress(called_like(original, wrapper), original)
+    count = original.__code__.co_argcount + original.__code__.co_kwonlyargcount + 2
+    assert ours.__code__.co_varnames == original.__code__.co_varnames[:count]
+    assert inspect.getfullargspec(ours) == inspect.getfullargspec(original)
+    assert ours.__defaults__ == original.__defaults__ and ours.__kwdefaults__ == original.__kwdefaults__
+    assert outcome(ours, arguments, words) == outcome(original, arguments, words)
+
+
+def outcome(function: Callable[..., Any], arguments: tuple[Any, ...], words: dict[str, Any]) -> object:
+    try:
+        return function(*arguments, **words)
+    except TypeError as error:
+        return str(error)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from tracekit.run.manifest import Loader
 from tracekit.settings.catalogue import Effect, find
 
-# Samplers of torch whose order hangs on no random numbers of the program or the loader.
-_DRAW_NOTHING = ("SequentialSampler", "DistributedSampler", "range")
+# Samplers whose order hangs on no random numbers of the program or the loader, torch's and Accelerate's.
+_DRAW_NOTHING = ("SequentialSampler", "DistributedSampler", "range", "SeedableRandomSampler")
 # How far ahead an order is known (`tracekit.collectors.access_order`), and where its random numbers come from
 # (`tracekit.collectors.sampler_twins`).
 _FOR_THE_RUN, _FOR_THE_EPOCH, _NOT = "run", "epoch", "none"
