@@ -5,7 +5,7 @@ is: all nodes in between belong to the layer. Where the input has no node (the f
 run of the engine, parameter gradients included.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ class Backward:
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
         self.open: list[_Passage] = []
+        self._runs = 0  # of the engine that are under way, as far as they are seen
+        agent.after_fork.append(self._forget)
 
     def enter(self, args: tuple[Any, ...]) -> "_Passage":
         """Note a layer's input as its forward begins."""
@@ -36,11 +38,28 @@ class Backward:
         except Exception as error:
             self.agent.fail("layers", error)
 
-    def engine_ended(self) -> None:
+    def engine_begins(self) -> "Sequence[_Passage]":
+        """What is under way as a run of the engine begins: of one that it is inside, as that of a checkpoint is."""
+        self._runs += 1
+        return [*self.open] if self.open else ()
+
+    def engine_ended(self, outer: "Sequence[_Passage]") -> None:
         """Close what began in this run of the engine and has no input node to end it."""
-        now = clock()
-        for passage in self.open:
-            passage.close(now)
+        self._runs -= 1
+        if self.open:
+            now = clock()
+            for passage in self.open:
+                if passage not in outer:
+                    passage.close(now)
+            self.open[:] = [each for each in outer if each in self.open]
+
+    def is_seen(self) -> bool:
+        """Whether somebody will tell when the engine ends: it may rest, or a program may run it by itself."""
+        return self._runs > 0 and not self.agent.resting.is_on
+
+    def _forget(self) -> None:
+        """In a forked child: they are its parent's."""
+        self._runs = 0
         self.open.clear()
 
 
@@ -67,7 +86,7 @@ class _Passage:
             self.ends_at = end_at(node, "tracekit.recorded", self._backward.passed)
 
     def _begin(self, gradients: object) -> None:
-        if self._backward.agent.resting.is_on:  # nobody would tell when the engine ends
+        if not self._backward.is_seen():
             return
         try:
             self._began = clock()

@@ -53,6 +53,7 @@ class Layers:
         self._calls_in_step = 0
         self._outermost = self._outermost_in_step = 0
         self._left_out = self._can_leave_out = False
+        self._evaluated_at = -1  # after so many steps a model was evaluated last
         self._function: Any = _call  # the one in the place of torch's, once there is one
         self._bypass = self._pass = _Cost(0, 0)
 
@@ -219,6 +220,22 @@ class Layers:
         self._agent.calls_go_past = (self._function, _call.__code__) if these else None
         self._function.__code__ = _call.__code__
 
+    def begins_a_step(self, module: object) -> bool:
+        """Whether an outermost call in training mode is one of a step that is left out; it is not while a model is
+        evaluated that was trained before: what that is told by, a loss, nobody has set to be evaluated."""
+        if self._evaluated_at == self._agent.governor.steps:
+            return False
+        layer = self._agent.naming.known.get(id(module))
+        if layer is not None:
+            layer.trains = True
+        return True
+
+    def is_evaluated(self, module: object) -> None:
+        """A call in evaluation mode is about to begin."""
+        layer = self._agent.naming.known.get(id(module))
+        if layer is not None and layer.trains:
+            self._evaluated_at = self._agent.governor.steps
+
     def _start_anew(self) -> None:
         """In a forked child, which is a process of its own in the run."""
         if self._left_out:
@@ -250,10 +267,12 @@ def _call(module: "torch.nn.Module", /, *args: Any, **kwargs: Any) -> Any:
             is_training = object.__getattribute__(module, "__dict__").get("training") is True
         except Exception:
             is_training = False
-        if is_training:
+        if is_training and my.layers.begins_a_step(module):
             # Until the step ends: between two operations nothing of ours is in the caches, and a frame more takes 8 us.
             my.function.__code__ = my.passing
             return my.original(module, *args, **kwargs)
+        if not is_training:
+            my.layers.is_evaluated(module)
     thread = threads.first if get_ident() == threads.first_ident else threads.current()
     if thread.depth:
         if not agent.governor.detailed or thread.depth > _DEEPEST:

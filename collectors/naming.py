@@ -20,7 +20,7 @@ LEFT_ALONE = -1
 class Layer:
     """A module that has been called: its name, and its number in this process."""
 
-    __slots__ = ("inner", "name", "number", "reference", "word")
+    __slots__ = ("inner", "name", "number", "reference", "trains", "word")
 
     def __init__(
         self, reference: "weakref.ref[torch.nn.Module]", name: str, word: int, number: int, inner: InnerLayers | None
@@ -30,6 +30,7 @@ class Layer:
         self.word = word  # the name's id in the spool
         self.number = number
         self.inner = inner
+        self.trains = False  # a step was seen to begin with it
 
 
 class Naming:

@@ -26,6 +26,7 @@ from .patching import Patches
 # The first steps allocate and compile: they would not be typical.
 _FIRST_STEP = 5
 _STEPS_PER_WINDOW = 2
+_MOST_STEPS = 4 * _STEPS_PER_WINDOW
 # With `full`, a window is closed after this time: its trace is held in memory until then.
 _FULL_WINDOW_NS = 250_000_000
 # Raw traces that the supervisor has not converted yet; beyond this, windows are left out and said to be missing.
@@ -94,7 +95,10 @@ class Operators:
         def is_compiling() -> bool:
             return get_eval_frame_callback() is not None or CompileContext.try_get() is not None
 
-        self._is_compiling = is_compiling
+        def is_capturing() -> bool:
+            return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+        self._is_compiling, self._is_capturing = is_compiling, is_capturing
         self._agent.at_safe_point.append(self._turn)
         self._agent.safe_point_due = True
         # A forked child must not inherit a running profiler, and torch crashes when one runs at the interpreter's end.
@@ -120,6 +124,9 @@ class Operators:
         # passes of its own, within ranges.
         if self._is_compiling():
             return True
+        # A window waits for the GPU as it ends, which spoils a CUDA graph that is being captured.
+        if self._is_capturing():
+            return True
         try:
             if self._window is not None and self._is_long_enough():
                 self._close(save=True)
@@ -144,8 +151,12 @@ class Operators:
                 torch._C._autograd._disable_profiler()
 
     def _is_long_enough(self) -> bool:
-        """Where the loop asks for a batch it is in none of the ranges that it may name in a step: there, if it does."""
+        """Where the loop asks for a batch it is in none of the ranges that it may name in a step: there, if it does.
+        And wherever it is when several steps should have passed: an evaluation counts none."""
         agent = self._agent
+        typical = agent.governor.typical_step_ns
+        if typical and clock() - self._opened > max(_FULL_WINDOW_NS, _MOST_STEPS * typical):
+            return True
         self._has_batches |= agent.asks_for_batch
         steps = agent.governor.steps - self._opened_at_step
         if self._has_batches and not agent.asks_for_batch and steps < 2 * _STEPS_PER_WINDOW:
@@ -235,6 +246,7 @@ class Operators:
                 raise
 
     def _end_at_exit(self) -> None:
+        self._off = True  # what the program does from now on may be the last
         try:
             self._end()
         except Exception as error:
@@ -280,8 +292,9 @@ class Operators:
 
     def _watch_user(self, module: ModuleType) -> None:
         self._patches.replace(module.profile, "_prepare_trace", self._step_back)
-        self._patches.replace(module.profile, "__enter__", self._step_back)
-        self._patches.replace(module.profile, "__exit__", self._user_ended)
+        for kind in (module.profile, module.emit_nvtx, module.emit_itt):
+            self._patches.replace(kind, "__enter__", self._step_back)
+            self._patches.replace(kind, "__exit__", self._user_ended)
 
     def _step_back(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(profiler: Any, *args: Any, **kwargs: Any) -> Any:

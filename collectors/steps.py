@@ -148,6 +148,8 @@ class Steps:
             except Exception as error:
                 agent.fail("steps", error)
             this, failed = object(), True
+            layers = self.backward
+            outer = layers.engine_begins() if layers is not None else ()
             start = clock()
             try:
                 under_way.add(this)
@@ -164,12 +166,14 @@ class Steps:
                         around.leave(failed)
                     if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
-                    if self.backward is not None and self.backward.open:
-                        self.backward.engine_ended()
+                    if layers is not None:
+                        layers.engine_ended(outer)
                     thread = threads.first if get_ident() == threads.first_ident else threads.current()
                     note((name, thread.tid, start, end, gradients_only, 0, 0, 0, 0, 0, _PHASE))
                     if agent.step_source_rank >= BACKWARD:
                         agent.step_source(BACKWARD)
+                    elif agent.spool.has_many_notes():  # passes alone, for as long as it likes
+                        agent.write_noted()
                 except Exception as error:
                     agent.fail("steps", error)
 

@@ -100,16 +100,34 @@ def wake() -> None:
         for module in _TORCH_IMPORTS_TOO:
             import_module(module)
         gc.disable()
-        from tracekit.collectors import agent
-
         if not stem.startswith(f"{os.getpid()}-"):  # forked before torch was imported, as from a forkserver
             announce(os.environ[_SPOOL])
-        agent.start(os.environ[_SPOOL], stem)
+        _start_agent()
     except Exception as error:  # whatever is wrong with our own installation must not reach the program
         note_failure(os.environ.get(_SPOOL, ""), error)
     finally:
         if collects:
             gc.enable()
+
+
+def _start_agent() -> None:
+    """With what it needs of Python's own library: the program may have files of the same names, such as
+    `statistics.py`, in a folder before that. They are left for it to import."""
+    path, known = sys.path[:], set(sys.modules)
+    library = os.path.dirname(os.__file__)
+    of_python = [folder for folder in path if folder in (library, os.path.join(library, "lib-dynload"))]
+    sys.path[:] = of_python + [folder for folder in path if folder not in of_python]
+    try:
+        from tracekit.collectors import agent
+
+        agent.start(os.environ[_SPOOL], stem or "")
+    finally:
+        sys.path[:] = path
+        before = path[: path.index(library)] if library in path else []
+        for name in (set(sys.modules) - known) & sys.stdlib_module_names:
+            called_so = (os.path.join(folder or ".", name + end) for folder in before for end in (".py", os.sep))
+            if any(map(os.path.exists, called_so)):
+                del sys.modules[name]
 
 
 def note_failure(spool: str, error: Exception) -> None:

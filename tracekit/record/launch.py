@@ -69,7 +69,10 @@ def spawn(command: list[str], environment: dict[str, str], unblocked: set[int], 
     try:
         if cpus is not None:
             os.sched_setaffinity(0, cpus)  # what we start inherits it
-        return os.posix_spawn(program, command, environment, setsigmask=mask)
+        # Python ignores the two, and what is not Python would go on to.
+        return os.posix_spawn(
+            program, command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+        )
     except OSError as error:
         if error.errno == errno.ENOENT:  # a script whose interpreter does not exist
             raise LaunchError(f"{program}: its interpreter does not exist", NOT_FOUND) from error

@@ -88,6 +88,8 @@ class Witness:
 
 def block() -> set[int]:
     """Block the signals that `wait_for` takes up; call before any thread starts. Returns those not ignored."""
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # then nobody could be told how the program ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     heard: set[int] = {number for number in _WATCHED if signal.getsignal(number) != signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     return heard

@@ -1,4 +1,4 @@
-"""Short training steps, with a validation of another module in their midst and a forked child that trains on."""
+"""Short training steps, with a validation, also of another module, in their midst and a forked child that trains on."""
 
 import os
 
@@ -14,7 +14,7 @@ class Probe(nn.Module):
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
-probe = Probe().eval()
+probe, criterion = Probe().eval(), nn.MSELoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
@@ -26,8 +26,11 @@ def train(steps: int) -> None:
 
 
 train(600)
+model.eval()
 for _ in range(200):
     probe(torch.ones(3))
+    criterion(model(torch.ones(4, 16)), torch.ones(4, 1))  # which is in training mode, as a loss always is
+model.train()
 train(600)
 child = os.fork()
 train(100)
