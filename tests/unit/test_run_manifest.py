@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.errors import RunError
+from tracekit.record.salvage import salvage
+from tracekit.run.files import replace_file
 from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Memory, Missing, Overhead, Torch, Wrapped
+from tracekit.settings.file import write_settings
 
 FULL = Manifest(
     tracekit="1.0",
@@ -114,7 +117,7 @@ def test_manifest_that_is_not_there(tmp_path: Path) -> None:
         Manifest.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(("owner", "function"), [(Path, "write_bytes"), (os, "replace")])
+@pytest.mark.parametrize(("owner", "function"), [(Path, "open"), (os, "replace")])
 def test_old_manifest_stays_when_the_new_one_cannot_be_written(
     owner: object, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,12 +127,49 @@ def test_old_manifest_stays_when_the_new_one_cannot_be_written(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(owner, function, full)
-    with pytest.raises(OSError, match="No space"):
-        Manifest(host="new").save(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, function, full)
+        with pytest.raises(OSError, match="No space"):
+            Manifest(host="new").save(path)
 
     assert Manifest.load(path).host == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_link_beside_it_is_written_through(tmp_path: Path) -> None:
+    """GIVEN links in a run, from somebody else, where a file is written before it takes its name."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    for name in ("findings.json.tmp", "settings.toml.tmp", "node.example.org.tmp", "findings.json"):
+        (tmp_path / name).symlink_to(mine)
+    replace_file(tmp_path / "findings.json", b"found")
+    write_settings(tmp_path / "settings.toml", [], "why")
+    FULL.save(tmp_path / "node.example.org.json")
+    assert mine.read_text() == "mine" and (tmp_path / "findings.json").read_text() == "found"
+
+
+def test_a_host_that_is_a_path_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"host": "../../x"}))
+    with pytest.raises(RunError, match="its host is no name"):
+        Manifest.load(path)
+
+
+@pytest.mark.parametrize("session", [None, "{}", '{"run": "another"}', "[", "[1]"])
+def test_a_spool_folder_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, session: str | None) -> None:
+    """GIVEN a run from somebody else that names a folder of ours as what a killed supervisor left."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years")
+    if session is not None:
+        (mine / "session.json").write_text(session)
+    run = tmp_path / "run"
+    manifest = Manifest(run="run", host="x", node=os.uname().nodename, spool=str(mine))
+    manifest.save(manifest.path_in(run))
+    assert salvage(run) == []
+    assert (mine / "thesis.txt").read_text() == "years"
+    told = Manifest.load(manifest.path_in(run))
+    assert told.ended_ns is not None and told.missing[0].lost
 
 
 def test_note_is_kept_once() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -12,6 +11,7 @@ from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.devices import device_use
 from tracekit.analysis.exploration import Exploration, Matrix, explore, explored, median_interval
 from tracekit.analysis.findings import find_all
+from tracekit.analysis.json_objects import json_of
 from tracekit.analysis.layers import layer_times
 from tracekit.analysis.neighbours import neighbours
 from tracekit.analysis.noise_effects import noise_effects
@@ -113,7 +113,7 @@ def _crowding(run: Run, looping: Sequence[Account], each: Each) -> list[Crowding
 
 def report_json(report: Report) -> bytes:
     """The report as one JSON object (schema 1)."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2)
+    return json_of(report)
 
 
 def summarize_steps(run: Run, steps: Steps) -> StepSummary:

@@ -63,7 +63,7 @@ def text_report(report: Report) -> str:
         _missing(report),
         _advice(report),
     ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    return "\n\n".join("\n".join(map(visible, lines)) for lines in sections if lines) + "\n"
 
 
 def _head(report: Report) -> Lines:

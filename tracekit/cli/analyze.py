@@ -1,6 +1,5 @@
 """`tracekit analyze`."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,16 +97,12 @@ def _probe(path: Path) -> None:
 def _write(path: Path, report: "Report", as_text: bytes) -> None:
     """Write findings.json and settings.toml; a run that cannot be written to is still explained."""
     from tracekit.advice.entries import settings_entries
+    from tracekit.run.files import replace_file
     from tracekit.settings.file import write_settings
 
     entries = settings_entries(report)
-    scratch = path / "findings.json.tmp"
     try:
-        try:
-            scratch.write_bytes(as_text)
-            os.replace(scratch, path / "findings.json")
-        finally:
-            scratch.unlink(missing_ok=True)
+        replace_file(path / "findings.json", as_text)
         if not write_settings(path / "settings.toml", entries, report.advice):
             say(f"{path / 'settings.toml'} was edited and is kept as it is; remove it to get what is recommended now")
     except OSError as error:

@@ -85,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output left (`tracekit query … | head`): not an error of ours.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        say(f"{error.filename or 'reading or writing'}: {error.strerror or error}")
+        return 2
 
 
 def entry() -> None:

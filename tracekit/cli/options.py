@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tracekit.cli.saying import say
 from tracekit.errors import TracekitError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -18,7 +19,7 @@ class Duration(click.ParamType[float]):
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smh]?)", str(value))
         if not found or not float(found[1]):
             self.fail(f"{value!r} is no time such as 90s, 5m or 1h", param, ctx)
         return float(found[1]) * _UNITS[found[2] or "s"]
@@ -59,7 +60,7 @@ def narrator(quiet: bool) -> Callable[[str], None]:
     """Says what is going on, on a terminal."""
     if quiet or not sys.stderr.isatty():
         return lambda text: None
-    return lambda text: print(f"tracekit: {text}", file=sys.stderr, flush=True)
+    return say
 
 
 def study_folder(command: list[str]) -> Path:

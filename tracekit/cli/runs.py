@@ -59,9 +59,16 @@ def _row(path: Path) -> list[str]:
     except RunError as error:
         say(str(error))
         return [name, "?", "?", "?", "?", "?", "?"]
-    when = time.strftime(_WHEN, time.gmtime(first.started_ns / 1e9))
+    when = _when(first.started_ns)
     condition = shortened(first.condition, 20)
     return [name, when, condition, _steps(path), ended, "yes" if complete else "no", shell_line(first.command)]
+
+
+def _when(unix_ns: int) -> str:
+    try:
+        return time.strftime(_WHEN, time.gmtime(unix_ns / 1e9))
+    except (OverflowError, ValueError, OSError):  # a manifest may say anything
+        return "?"
 
 
 def _study_row(path: Path) -> list[str]:
@@ -76,7 +83,7 @@ def _study_row(path: Path) -> list[str]:
     except RunError as error:
         say(str(error))
         return [name, "?", "?", "?", "?", "?", "?"]
-    when = time.strftime(_WHEN, time.gmtime(study_written_ns(path) / 1e9))
+    when = _when(study_written_ns(path))
     return [name, when, f"study {shortened(study.study, 14)}", "-", "-", "-", shell_line(study.command)]
 
 

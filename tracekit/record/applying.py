@@ -25,7 +25,7 @@ def run_with(command: list[str], settings: dict[str, Any]) -> tuple[int, list[st
     refuse_elsewhere(settings)
     try:
         spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
-        write_session(spool, Options(command, Path(), settings=settings, profile="off"), {})
+        write_session(spool, "", Options(command, Path(), settings=settings, profile="off"), {})
     except OSError as error:
         raise TracekitError(
             f"{error.filename or 'temporary folder'}: {error.strerror}; settings reach the program through a file"

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tracekit.record.pid_namespaces import NOT_SHOWN, OwnNumbers, own_numbers, shown, shown_as
 from tracekit.record.spools import Spool, SpoolFolder
 from tracekit.record.tree import parent_of
+from tracekit.run.files import in_utf8
 from tracekit.run.folder import process_started
 from tracekit.run.schema import TABLES
 
@@ -207,7 +208,7 @@ def _command_of(pid: int) -> list[str]:
 
 def _readable(words: list[Any]) -> list[str]:
     """Command lines may hold any bytes, which Python shows as lone surrogates and no file takes."""
-    return [str(word).encode("utf-8", "backslashreplace").decode() for word in words]
+    return [in_utf8(str(word)) for word in words]
 
 
 def _number(text: str) -> int:

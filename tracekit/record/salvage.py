@@ -1,6 +1,7 @@
 """Salvage: completing a run whose supervisor was killed, from the spool folder it left."""
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def salvage(run: Path) -> list[str]:
 
 def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
     folder = Path(manifest.spool or "")
-    if not manifest.spool or not folder.is_dir():
+    if not _is_its_own(folder, manifest.run):
         manifest.add_missing("the last seconds", "the supervisor was killed and its spool folder is gone", lost=True)
         manifest.ended_ns = manifest.path_in(run).stat().st_mtime_ns
         manifest.save(manifest.path_in(run))
@@ -50,6 +51,15 @@ def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
         manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)
         finish(run, manifest, flusher, spools)
     return [f"{run.name}: its supervisor was killed; salvaged what it had left in {folder}"]
+
+
+def _is_its_own(folder: Path, run: str) -> bool:
+    """Whether a folder is the spool of this run, and of this user: a manifest may come from anybody, and name any."""
+    try:
+        is_ours = os.stat(folder, follow_symlinks=False).st_uid == os.geteuid()
+        return is_ours and json.loads((folder / "session.json").read_bytes())["run"] == run
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from tracekit.record.launch import find_program, injection_problem, program_envi
 from tracekit.record.machine import cpus_for, refuse_elsewhere
 from tracekit.record.pid_namespaces import shown
 from tracekit.record.wire import is_in_loop
+from tracekit.run.files import in_utf8
 from tracekit.run.folder import leave, process_started, take_part
 from tracekit.run.manifest import Manifest, Overhead
 
@@ -89,7 +90,7 @@ def _record(options: Options) -> Outcome:
             shutil.rmtree(spool, ignore_errors=True)
             raise
         collectors = _load_collectors(options.collectors, manifest)
-        write_session(spool, options, collectors)
+        write_session(spool, manifest.run, options, collectors)
         manifest.save(manifest.path_in(run))
     except OSError as error:
         if spool is not None:
@@ -208,12 +209,12 @@ def _new_manifest(options: Options, spool: Path) -> Manifest:
 
     return Manifest(
         tracekit=tracekit.__version__,
-        run=_in_utf8(options.output.name),
+        run=in_utf8(options.output.name),
         host=os.uname().nodename,
         node=os.uname().nodename,
         job=options.job,
-        command=[_in_utf8(word) for word in options.command],
-        directory=_in_utf8(os.getcwd()),
+        command=[in_utf8(word) for word in options.command],
+        directory=in_utf8(os.getcwd()),
         condition=options.condition,
         settings=options.settings,
         noise=options.noise.labels if options.noise is not None else [],
@@ -229,11 +230,6 @@ def _new_manifest(options: Options, spool: Path) -> Manifest:
         profile=options.profile,
         collectors=options.collectors,
     )
-
-
-def _in_utf8(text: str) -> str:
-    """Arguments and paths are bytes to the system; those that are no UTF-8 are written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _load_collectors(wanted: list[str], manifest: Manifest) -> dict[str, str]:
@@ -266,9 +262,10 @@ def _samplers(wanted: list[str], child: int, manifest: Manifest) -> dict[str, An
     return samplers
 
 
-def write_session(spool: Path, options: Options, collectors: dict[str, str]) -> None:
-    """Tell the processes of the program what to do."""
+def write_session(spool: Path, run: str, options: Options, collectors: dict[str, str]) -> None:
+    """Tell the processes of the program what to do, and a salvage which run this is."""
     session = {
+        "run": run,
         "collectors": collectors,
         "overhead": options.overhead,
         "profile": options.profile,

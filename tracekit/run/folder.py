@@ -41,7 +41,10 @@ def _script_name(command: list[str]) -> str:
 
 def is_run(path: Path) -> bool:
     """Whether a directory is a run: it holds a manifest."""
-    return any((path / "manifest").glob("*.json"))
+    try:
+        return any((path / "manifest").glob("*.json"))
+    except OSError:  # somebody else's, who shows it to nobody
+        return False
 
 
 def create_run(path: Path, force: bool = False) -> Path:
@@ -134,7 +137,10 @@ def create_study(path: Path) -> Path:
 
 def is_study(path: Path) -> bool:
     """Whether a directory is a study that has ended."""
-    return (path / STUDY_FILE).is_file()
+    try:
+        return (path / STUDY_FILE).is_file()
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tracekit.errors import RunError
+from tracekit.run.files import replace_file
 
 MANIFEST_VERSION = 1
 
@@ -178,13 +179,8 @@ class Manifest(msgspec.Struct):
         Words that are no text (command lines and paths may be any bytes) are kept with "?" for each such byte.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".tmp")
         text = json.dumps(msgspec.to_builtins(self), indent=2, ensure_ascii=False)
-        try:
-            scratch.write_bytes(text.encode("utf-8", "replace"))
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        replace_file(path, text.encode("utf-8", "replace"))
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
@@ -197,7 +193,10 @@ class Manifest(msgspec.Struct):
                     f"{path}: written by a newer tracekit (schema {version}, this one reads up to {MANIFEST_VERSION});"
                     " upgrade tracekit to open this run"
                 )
-            return msgspec.json.decode(data, type=cls)
+            found = msgspec.json.decode(data, type=cls)
+            if found.host != os.path.basename(found.host):
+                raise RunError(f"{path}: not a tracekit manifest (its host is no name but a path)")
+            return found
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror})") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

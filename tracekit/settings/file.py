@@ -1,7 +1,6 @@
 """The settings file: what `analyze` writes, a person edits, and `record --settings` reads."""
 
 import hashlib
-import os
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import tomlkit
 from tomlkit.items import Table
 
+from tracekit.run.files import replace_file
 from tracekit.settings.catalogue import SettingsError, Value, check, key_path
 
 _WIDTH = 98
@@ -70,12 +70,7 @@ def write_settings(path: Path, entries: Sequence[Entry], header: str) -> bool:
     if path.exists() and not _is_untouched(path):
         return False
     body = _body(entries, header)
-    scratch = path.with_suffix(".toml.tmp")
-    try:
-        scratch.write_text(f"{_SIGNATURE}{_digest(body)}.\n{body}", encoding="utf-8")
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    replace_file(path, f"{_SIGNATURE}{_digest(body)}.\n{body}".encode())
     return True
 
 

@@ -28,7 +28,6 @@ from tracekit.models.noise import gentler, largest_safe, predict
 from tracekit.noise.generators import Generators
 from tracekit.noise.spec import NoiseError, Spec
 from tracekit.record.topology import affinity
-from tracekit.settings.file import write_settings
 from tracekit.study.recording import StudyError
 from tracekit.study.result import STUDY_VERSION, Study
 from tracekit.study.runs import StudyRuns
@@ -168,7 +167,6 @@ class NoiseStudy:
         folder, effects = self._runs.folder, self._blocks.effects(self._margin)
         mixes = predict(effects)
         advice = harvest(self._specs, effects, mixes, self._margin)
-        write_settings(folder / "settings.toml", entries_of(advice), advice.why)
         times = {
             condition or _SILENT: [math.exp(block.log_median) / 1e6 for block in self._blocks.of(condition)]
             for condition in [SILENCE, *(effect.noise for effect in effects)]
@@ -192,7 +190,7 @@ class NoiseStudy:
             mixes=mixes,
             findings=noise_findings(effects, self._margin),
         )
-        study.save(folder)
+        study.save(folder, entries_of(advice), advice.why)
         return study
 
     def _comparison(self, effect: NoiseEffect) -> Comparison:

@@ -1,17 +1,20 @@
 """What a study found: one JSON object in its folder, which the text and the dashboard show too."""
 
-import os
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
+from tracekit.analysis.json_objects import json_of
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.report_schema import Finding, Guideline, Setting
 from tracekit.analysis.words import shell_line, visible
 from tracekit.errors import RunError
 from tracekit.models.noise import Mix
+from tracekit.run.files import replace_file
 from tracekit.run.folder import STUDY_FILE
+from tracekit.settings.file import Entry, write_settings
 from tracekit.study.statistics import FEWEST_PAIRS, Comparison, ConditionSummary
 
 STUDY_VERSION = 1
@@ -55,17 +58,17 @@ class Study(msgspec.Struct):
         """Which step `blocks_ms` has, in words."""
         return "mean step of the loop" if self.by_loop else "mean step" if self.by_mean else "median step"
 
-    def save(self, folder: Path) -> None:
-        """Write it into the study's folder. Raises OSError."""
-        scratch = folder / f"{STUDY_FILE}.tmp"
+    def save(self, folder: Path, entries: Sequence[Entry] = (), why: str = "") -> None:
+        """Write it into the study's folder, with the settings to go on with; it says so where the disk takes neither:
+        what was found is still to be told."""
         try:
-            scratch.write_bytes(self.as_json())
-            os.replace(scratch, folder / STUDY_FILE)
-        finally:
-            scratch.unlink(missing_ok=True)
+            write_settings(folder / "settings.toml", entries, why)
+            replace_file(folder / STUDY_FILE, self.as_json())
+        except OSError as error:
+            self.stopped += f"; it could not be written to {folder} ({error.strerror})"
 
     def as_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return json_of(self)
 
     @classmethod
     def load(cls, folder: Path) -> "Study":
@@ -141,6 +144,5 @@ def text_of(study: Study) -> str:
     if study.guidelines:
         lines += ["", f"  guidelines, and the share of {study.guidelines[0].grid} that each beats"]
         lines += [f"    {each.beats:4.0%}  {each.sentence}" for each in study.guidelines]
-    return (
-        "\n".join([*lines, "", f"next: {shell_line(['tracekit', 'dashboard', str(Path(study.path).parent)])}"]) + "\n"
-    )
+    following = f"next: {shell_line(['tracekit', 'dashboard', str(Path(study.path).parent)])}"
+    return "\n".join(visible(line) for line in [*lines, "", following]) + "\n"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracekit.settings.file import Entry, write_settings
+from tracekit.settings.file import Entry
 from tracekit.study.recording import StudyError
 from tracekit.study.result import STUDY_VERSION, Study
 from tracekit.study.runs import Condition, StudyRuns
@@ -82,7 +82,6 @@ class Rounds:
         """Leave in the study's folder what came out, what was compared, here and `within` a process, and the settings
         to go on with."""
         folder = self._runs.folder
-        write_settings(folder / "settings.toml", entries, why)
         *pairs, floor_pair = self.comparisons()
         result = Study(
             schema=STUDY_VERSION,
@@ -100,7 +99,7 @@ class Rounds:
             interleaved=self._runs.how() if self._runs.blocks else "",
             **found,
         )
-        result.save(folder)
+        result.save(folder, entries, why)
         return result
 
     def run(self, deadline: float) -> None:
