@@ -1,11 +1,14 @@
 """Verdicts on noise, over step times that drift and hang together, with a slowdown that is known."""
 
+import tracemalloc
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import lfilter
 
-from tracekit.analysis.noise import SILENCE, Block, pair_with_silence, silence_with_silence
+from tracekit.analysis.noise import SILENCE, Block, less_sure, pair_with_silence, silence_with_silence
 from tracekit.analysis.noise_verdicts import judge, tails
 
 STEP_NS, STEPS, MARGIN = 5_000_000, 40, 0.02
@@ -72,6 +75,28 @@ def test_silence_does_nothing_to_silence() -> None:
     judged = judge([each.log_ratio for each in pairs], MARGIN)
     assert judged.blocks == 30
     assert judged.slowdown.low < 0 < judged.slowdown.high
+
+
+def test_neighbours_that_share_their_silence_tell_less() -> None:
+    """Each of 60 blocks counts, and each silence but the two outer ones twice by half: the variance of the mean is
+    (60 + 59 + 1/2) / (60 + 30) of that of independent ones. Other noises in between share nothing."""
+    paired = pair_with_silence(blocks(np.random.default_rng(1), 0.0))
+    assert less_sure(paired) == pytest.approx(np.sqrt(119.5 / 90), rel=1e-3)
+    assert less_sure(paired[::2]) == 1.0 and less_sure([]) == 1.0
+    ratios = [each.log_ratio for each in paired]
+    independent, shared = judge(ratios), judge(ratios, wider=1.2)
+    width, wider = (each.slowdown.high - each.slowdown.low for each in (independent, shared))
+    assert wider == pytest.approx(1.2 * width, rel=0.01) and shared.detectable > independent.detectable
+
+
+def test_a_day_of_blocks_is_judged_in_the_memory_of_a_study() -> None:
+    ratios = np.random.default_rng(2).normal(0.03, 0.1, 43_200)
+    tracemalloc.start()
+    judged = judge(ratios)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 50e6 and judged.blocks == 43_200
+    assert judged.slowdown.low < np.expm1(0.03) < judged.slowdown.high < judged.slowdown.low + 0.004
 
 
 def test_too_few_blocks_decide_nothing_and_say_so() -> None:

@@ -22,7 +22,7 @@ def test_a_factor_of_all_phases_is_told_and_what_is_more_is_not_in_it(
 ) -> None:
     """GIVEN a rank that takes a factor longer for everything, and yet more for one phase."""
     own = factor * np.array(usual) + 0.2 * (np.arange(4) == longer)
-    told = throughout(times(own, 0.0), times(np.array(usual), 0.0))
+    told = throughout(times(own, 0.0), times(np.array(usual), 0.0), 2)
     assert (told is None) == (factor <= 1 + 1e-12)
     if told:
         assert told.factor == pytest.approx(factor)
@@ -32,7 +32,7 @@ def test_a_factor_of_all_phases_is_told_and_what_is_more_is_not_in_it(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_interval_holds_what_is_longer(seed: int) -> None:
-    told = throughout(times(1.1 * USUAL, 0.05, seed), times(USUAL, 0.05, 100 + seed))
+    told = throughout(times(1.1 * USUAL, 0.05, seed), times(USUAL, 0.05, 100 + seed), 2)
     assert told
     low, _, high = told.share
     assert low < 0.105 and high > 0.09 and 0.05 < low <= high < 0.15
@@ -42,7 +42,7 @@ def test_what_is_hardly_computed_has_no_say() -> None:
     """GIVEN a rank that is slower, while the other ones log, and collect garbage, which it does not."""
     usual = np.append(USUAL, [0.01, 0.005, 0.0])
     own = np.append(1.2 * USUAL, [0.001, 0.0, 0.0])
-    told = throughout(times(own), times(usual))
+    told = throughout(times(own), times(usual), 2)
     assert told and told.factor == pytest.approx(1.2, abs=0.02) and told.share[0] > 0.15
 
 
@@ -50,14 +50,14 @@ def test_what_is_hardly_computed_has_no_say() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_phase_at_the_edge_of_having_a_say_does_not_hide_a_slower_rank(small: float, seed: int) -> None:
     usual = np.array([small, 0.4, 0.5 - small])
-    told = throughout(times(usual * [1.2, 1.2, 1.2], 0.05, seed), times(usual, 0.05, 100 + seed))
+    told = throughout(times(usual * [1.2, 1.2, 1.2], 0.05, seed), times(usual, 0.05, 100 + seed), 2)
     assert told and told.share[0] > 0.1
 
 
 def test_of_a_phase_that_is_nearly_all_nothing_is_told_in_common() -> None:
     usual = np.array([0.95, 0.02, 0.0])
-    assert throughout(times(1.3 * usual), times(usual)) is None
-    assert throughout(np.zeros((20, 3)), np.zeros((20, 3))) is None
+    assert throughout(times(1.3 * usual), times(usual), 2) is None
+    assert throughout(np.zeros((20, 3)), np.zeros((20, 3)), 2) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,5 +67,5 @@ def test_a_steady_phase_among_unsteady_ones_is_not_taken_for_all(seed: int) -> N
     usual = times(USUAL, 0.4, seed, 12)
     own = times(USUAL, 0.4, 50 + seed, 12)
     usual[:, 2], own[:, 2] = USUAL[2], 1.17 * USUAL[2]
-    told = throughout(own, usual)
+    told = throughout(own, usual, 2)
     assert not told or told.share[0] < 0.05

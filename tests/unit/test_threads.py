@@ -8,7 +8,7 @@ from synthetic import Tape, make_manifest, make_run, train
 from tracekit.analysis.counters import counter_levels, counters_by_phase
 from tracekit.analysis.report import analyze
 from tracekit.analysis.steps import find_steps
-from tracekit.analysis.threads import Crowding, ThreadUse
+from tracekit.analysis.threads import Crowding, Loop, ThreadUse, together
 from tracekit.run.manifest import Manifest
 from tracekit.run.reader import open_run
 
@@ -53,6 +53,21 @@ def test_threads_that_wait_for_each_other_are_harmful_crowding(tmp_path: Path) -
     assert used[0].efficiency == pytest.approx(1.5 / 4, rel=0.01)
     assert used[0].run_delay_share == pytest.approx(0.4, abs=0.01)
     assert used[0].run_delay_share_before == pytest.approx(0.02, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("spans", "ran"),
+    [
+        ([(0, 60), (1, 59), (2, 61)], [0, 1, 2]),
+        ([(0, 60), (61, 115), (116, 170)], [0]),  # one after the other: folds, or a job that is started again
+        ([(0, 60), (0, 59), (59, 110), (60, 112)], [0, 1]),  # two ranks, started again
+        ([(0, 100), (5, 10), (50, 55)], [0]),  # evaluations beside a training
+        ([(0, 0)], [0]),
+    ],
+)
+def test_only_what_ran_together_shares_the_cpus(spans: list[tuple[int, int]], ran: list[int]) -> None:
+    loops = [Loop(number, start, start, end) for number, (start, end) in enumerate(spans)]
+    assert [each.process for each in together(loops)] == ran
 
 
 def test_waiting_that_the_machine_shows_anyway_is_not(tmp_path: Path) -> None:

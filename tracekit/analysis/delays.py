@@ -189,16 +189,18 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
             own = _by_step(times(rank), place)[known] / step
             others = (whole[known] / step - own) / (ranks - 1)
             if by == "kept":
-                yield _Longer(by, rank, _REASONS.index(NOISE), interval((own - others)[:, 0]))
+                yield _Longer(by, rank, _REASONS.index(NOISE), interval((own - others)[:, 0], ranks))
                 continue
-            common = throughout(own, others) if by == "computing" else None
+            common = throughout(own, others, ranks) if by == "computing" else None
             factor = common.factor if common else 1.0
             if common:
                 reason = _REASONS.index(THROUGHOUT)
                 yield _Longer("throughout", rank, reason, common.share, common=common, factor=factor)
             for reason, series in enumerate((own - factor * others).T):
                 beyond = (factor - 1) * float(others[:, reason].mean())
-                yield _Longer(by, rank, reason, interval(series), _of_its_turn(series, turn, ranks), beyond=beyond)
+                yield _Longer(
+                    by, rank, reason, interval(series, ranks), _of_its_turn(series, turn, ranks), beyond=beyond
+                )
 
 
 def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
@@ -211,7 +213,7 @@ def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[f
     place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
     chooses = place % 2 == 0
     means = np.bincount(turn[chooses], series[chooses], ranks) / np.bincount(turn[chooses], minlength=ranks)
-    return interval(series[~chooses & (turn == means.argmax())])
+    return interval(series[~chooses & (turn == means.argmax())], ranks)
 
 
 def causes(meetings: Meetings) -> list[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr
 
 from tracekit.analysis.counters import MACHINE, Increases
+from tracekit.analysis.log_ratios import student
 from tracekit.analysis.steps import Steps, steps_of
 from tracekit.run.reader import Run
 
@@ -323,15 +324,21 @@ def _trials(run: Run, process: int, sections: list[Section], plans: list[str], s
 
 
 def median_interval(values: Matrix, level: float = 0.95) -> tuple[float, float, float]:
-    """Low, median and high: the median of some values and its interval by order statistics (distribution-free, from
-    the binomial distribution); of too few values for the level, the range. NaN are left out; of none, NaN.
+    """Low, median and high: the median of some times and its interval by order statistics (distribution-free, from
+    the binomial distribution); of too few for the level Student's, of their logarithms. Of one there is no interval, it
+    is all three. NaN are left out; of none, NaN.
     """
     known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return np.nan, np.nan, np.nan
+    median = float(np.median(known))
     certain = np.flatnonzero(bdtr(np.arange(len(known) // 2), len(known), 0.5) <= (1 - level) / 2)
-    at = certain[-1] if len(certain) else 0
-    return float(known[at]), float(np.median(known)), float(known[-1 - at])
+    if len(certain):
+        return float(known[certain[-1]]), median, float(known[-1 - certain[-1]])
+    if len(known) == 1 or known[0] <= 0:
+        return float(known[0]), median, float(known[-1])
+    low, high = np.exp(student(np.log(known), level))
+    return min(float(low), median), median, max(float(high), median)
 
 
 def _costs(run: Run, process: int, counts: tuple[int, ...]) -> tuple[Matrix, float]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.analysis.exploration import condition_times
@@ -16,8 +15,6 @@ from tracekit.settings.exploration import BUCKET_CAP, bucket_condition
 _MS = 1e-6
 _LEVEL = 0.95
 _FEWEST_ROUNDS = 3
-# More would say the same, and what they take grows with their square.
-_MOST_ROUNDS = 400
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,9 @@ def explored_caps(run: Run, steps: Steps) -> ExploredCaps | None:
     return ExploredCaps(
         model=model,
         own_ms=float(table[own].median()) * _MS,
-        others=[_times(name, _averaged(logs), level) for name, logs in ratios.items()],
+        others=[_times(name, logs.to_numpy(), level) for name, logs in ratios.items()],
         rounds=max(map(len, ratios.values()), default=0),
     )
-
-
-def _averaged(rounds: "pd.Series[float]") -> NDArray[np.float64]:
-    """Means of successive rounds, as many at most as are compared."""
-    return rounds.groupby(np.arange(len(rounds)) * min(len(rounds), _MOST_ROUNDS) // len(rounds)).mean().to_numpy()
 
 
 def _times(name: str, log_ratios: NDArray[np.float64], level: float) -> CapTimes:

@@ -11,6 +11,8 @@ Floats = NDArray[np.float64]
 
 # No bound is farther than 1000-fold from the estimate: without two pairs, what JSON can hold.
 UNKNOWN = math.log(1000)
+# More would say the same, and what they take grows with their square, in time with their cube.
+_MOST_PAIRS = 400
 
 
 def log_interval(ratios: Floats, level: float) -> tuple[float, float, float]:
@@ -18,8 +20,10 @@ def log_interval(ratios: Floats, level: float) -> tuple[float, float, float]:
 
     The estimate is the Hodges-Lehmann pseudo-median, the interval inverts the Wilcoxon signed-rank test (Hollander,
     Wolfe and Chicken, Nonparametric Statistical Methods, 3.3) as soon as its bounds need not be the two extreme ratios;
-    fewer get Student's t. `study.statistics.paired_gain` says how well that covers.
+    fewer get Student's t. `study.statistics.paired_gain` says how well that covers. Of very many the means of
+    successive ones are taken.
     """
+    ratios = _averaged(ratios)
     pairs = len(ratios)
     first, second = np.triu_indices(pairs)
     means = np.sort((ratios[first] + ratios[second]) / 2)  # Walsh averages
@@ -29,6 +33,11 @@ def log_interval(ratios: Floats, level: float) -> tuple[float, float, float]:
         return float(means[outside]), estimate, float(means[-1 - outside])
     low, high = student(ratios, level)
     return max(min(low, estimate), estimate - UNKNOWN), estimate, min(max(high, estimate), estimate + UNKNOWN)
+
+
+def _averaged(ratios: Floats) -> Floats:
+    parts = np.array_split(ratios, min(len(ratios), _MOST_PAIRS) or 1)
+    return np.array([part.mean() for part in parts if len(part)])
 
 
 @lru_cache

@@ -5,6 +5,7 @@ change are left out. A block's median step is set against that of the silence ar
 in time, as a log-ratio: drift cancels, and processes that differ by some percent for good make no difference.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -160,6 +161,16 @@ def pair_with_silence(blocks: Sequence[Block]) -> list[Paired]:
     """Each block with noise and the silence before and after it, in its run; those without any on a side have that of
     the other, and those of a run without silence are left out."""
     return [each for run in _by_run(blocks) for each in _paired(run, [b for b in run if b.condition != SILENCE])]
+
+
+def less_sure(paired: Sequence[Paired]) -> float:
+    """How many times as unsure the mean of their log-ratios is as that of independent ones: neighbours share the
+    silence between them. All blocks are taken to vary alike."""
+    taken: dict[int, float] = {}
+    for block, share in (of for each in paired for of in each.silence):
+        taken[id(block)] = taken.get(id(block), 0.0) + share
+    alone = len(paired) + sum(share**2 for each in paired for _, share in each.silence)
+    return math.sqrt((len(paired) + sum(share**2 for share in taken.values())) / alone) if paired else 1.0
 
 
 def silence_with_silence(blocks: Sequence[Block]) -> list[Paired]:

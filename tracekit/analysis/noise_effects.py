@@ -17,6 +17,7 @@ from tracekit.analysis.noise import (
     Dose,
     Paired,
     doses,
+    less_sure,
     noise_blocks,
     noise_log,
     pair_with_silence,
@@ -104,7 +105,7 @@ class Blocks:
 
     def _effect(self, name: str, mine: Sequence[Paired], margin: float, tried: int, floor: Judged) -> NoiseEffect:
         seconds = 2 * _mean([each.block.seconds for each in mine])
-        judged = judge([each.log_ratio for each in mine], margin, tried, seconds)
+        judged = judge([each.log_ratio for each in mine], margin, tried, seconds, less_sure(mine))
         if floor.verdict == "unsafe":
             judged.verdict = "undecided"
             judged.why = f"silence differs from silence by {floor.slowdown.expected:.1%}: the machine changes too much"
@@ -139,7 +140,8 @@ class Blocks:
 
     def floor(self, margin: float = MARGIN) -> Judged:
         """What silence seems to do to silence."""
-        return judge([each.log_ratio for each in silence_with_silence(self.blocks)], margin)
+        paired = silence_with_silence(self.blocks)
+        return judge([each.log_ratio for each in paired], margin, wider=less_sure(paired))
 
     def _dose(self, condition: str) -> Dose:
         """That of a noise over all runs; of several together the least share that one has achieved."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from tracekit.analysis.log_ratios import Floats, log_interval
+from tracekit.analysis.log_ratios import UNKNOWN, Floats, log_interval
 from tracekit.analysis.noise import Block, Paired
 
 Verdict = Literal["safe", "unsafe", "undecided"]
@@ -49,14 +49,16 @@ class Judged(msgspec.Struct):
     why: str = ""
 
 
-def judge(log_ratios: ArrayLike, margin: float = MARGIN, tried: int = 1, block_s: float = 0.0) -> Judged:
+def judge(
+    log_ratios: ArrayLike, margin: float = MARGIN, tried: int = 1, block_s: float = 0.0, wider: float = 1.0
+) -> Judged:
     """The verdict on a noise from its blocks' log-ratios to silence; `tried` noises are judged together, and a block
-    with its silence takes `block_s`."""
+    with its silence takes `block_s`. `wider`: their mean is less sure by so much than that of independent ones."""
     ratios = np.asarray(log_ratios, dtype=np.float64)
     ratios = ratios[np.isfinite(ratios)]
-    low, expected, high = log_interval(ratios, 1 - _ERROR)
-    certain_low = log_interval(ratios, 1 - _ERROR / max(tried, 1))[0]
-    not_more = log_interval(ratios, 1 - 2 * _ERROR)[2]
+    low, expected, high = _widened(log_interval(ratios, 1 - _ERROR), wider)
+    certain_low = _widened(log_interval(ratios, 1 - _ERROR / max(tried, 1)), wider)[0]
+    not_more = _widened(log_interval(ratios, 1 - 2 * _ERROR), wider)[2]
     bound = math.log1p(margin)
     verdict: Verdict = "undecided"
     why = ""
@@ -69,15 +71,21 @@ def judge(log_ratios: ArrayLike, margin: float = MARGIN, tried: int = 1, block_s
     else:
         why = _needed(len(ratios), expected, certain_low, not_more, bound, block_s)
     slowdown = Slowdown(math.expm1(low), math.expm1(expected), math.expm1(high))
-    return Judged(verdict, slowdown, _detectable(ratios), len(ratios), why)
+    return Judged(verdict, slowdown, _detectable(ratios, wider), len(ratios), why)
 
 
-def _detectable(ratios: Floats) -> float:
+def _widened(interval: tuple[float, float, float], wider: float) -> tuple[float, float, float]:
+    low, expected, high = interval
+    limits = (expected - min(wider * (expected - low), UNKNOWN), expected + min(wider * (high - expected), UNKNOWN))
+    return limits[0], expected, limits[1]
+
+
+def _detectable(ratios: Floats, wider: float) -> float:
     count = len(ratios)
     if count < 2:
         return 0.0
     quantiles = stdtrit(count - 1, [1 - _ERROR / 2, _POWER]).sum()
-    return math.expm1(float(quantiles * ratios.std(ddof=1) / math.sqrt(count)))
+    return math.expm1(float(wider * quantiles * ratios.std(ddof=1) / math.sqrt(count)))
 
 
 def _needed(count: int, expected: float, certain_low: float, not_more: float, bound: float, block_s: float) -> str:
@@ -107,7 +115,8 @@ def tails(paired: Sequence[Paired], seed: int = 0) -> dict[str, Slowdown]:
         return {}
     drawer = np.random.default_rng(seed)
     noisy = [_relative(each.block, drawer) for each in paired]
-    silent = [_relative(block, drawer) for each in paired for block, share in each.silence if share]
+    around = {id(block): block for each in paired for block, share in each.silence if share}
+    silent = [_relative(block, drawer) for block in around.values()]
     log_ratios = np.array([each.log_ratio for each in paired])
     found = {}
     for name, percent in (("p90", 90), ("p99", 99)):

@@ -23,9 +23,9 @@ class Throughout:
     of_whole: float
 
 
-def throughout(own: Floats, others: Floats) -> Throughout | None:
-    """What a rank computes longer throughout, given what each phase took it and the others in each step, (step, phase),
-    as shares of a step; None where it does not."""
+def throughout(own: Floats, others: Floats, ranks: int) -> Throughout | None:
+    """What one of so many ranks computes longer throughout, given what each phase took it and the others in each step,
+    (step, phase), as shares of a step; None where it does not."""
     usual = others.mean(axis=0)
     computed = float(usual.sum())
     ratios = _ratios(own.mean(axis=0), usual)
@@ -35,8 +35,8 @@ def throughout(own: Floats, others: Floats) -> Throughout | None:
         return None
     drawn = means_drawn_anew(others)
     least = _ratios(means_drawn_anew(own), drawn)[:, has_say].min(axis=1)
-    low, high = ends_of((least - 1) * drawn.sum(axis=1))
-    whole = interval((own - others).sum(axis=1))
+    low, high = ends_of((least - 1) * drawn.sum(axis=1), len(own), ranks)
+    whole = interval((own - others).sum(axis=1), ranks)
     return Throughout(factor, (low, (factor - 1) * computed, high), whole, 1 + whole[1] / computed)
 
 

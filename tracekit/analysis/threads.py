@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -114,9 +115,22 @@ def thread_use(run: Run, steps: Steps, person: Person) -> ThreadUse | None:
 
 
 def crowding(run: Run, loops: Sequence[Loop]) -> Crowding:
-    """Whether the threads of the main loops of a host fit its CPUs. `run` is what was recorded on that host."""
-    workers = run.sql("SELECT DISTINCT process FROM processes WHERE role LIKE 'loader worker%' ORDER BY process")
-    return _crowding(Increases(run, _COUNTERS), run.manifest, loops, [int(worker) for worker in workers["process"]])
+    """Whether the threads of the main loops of a host fit its CPUs, of those that were at it together for the longest:
+    what comes after another shares no CPUs with it. `run` is what was recorded on that host."""
+    rows = run.sql("SELECT DISTINCT process FROM processes WHERE role LIKE 'loader worker%' ORDER BY process")
+    workers = [int(worker) for worker in rows["process"]]
+    return _crowding(Increases(run, _COUNTERS), run.manifest, together(loops), workers)
+
+
+def together(loops: Sequence[Loop]) -> list[Loop]:
+    """Those loops that ran at the same time for longer than any others did."""
+    moments = sorted({moment for each in loops for moment in (each.start, each.end)})
+    lasted: dict[tuple[int, ...], int] = {}
+    for begin, end in pairwise(moments):
+        running = tuple(at for at, each in enumerate(loops) if each.start <= begin < each.end)
+        lasted[running] = lasted.get(running, 0) + end - begin
+    lasted.pop((), None)
+    return [loops[at] for at in max(lasted, key=lasted.__getitem__)] if lasted else [*loops]
 
 
 def _intra_op(manifest: Manifest) -> int | None:
