@@ -60,7 +60,7 @@ class AccessOrder:
     def begin(self, epoch: "Epoch", iterator: Any, indices: Iterator[Any], generator: Any) -> None:
         """The epoch's iterator is about to ask for the first of the indices. `generator`: the loader's own, if any."""
         self.settle()
-        if self._last is not None and not self._last.is_complete:
+        if self._last is not None and self._last.expected and not self._last.is_complete:
             self._facts["left_early"] = True
         if self.can_be_known(iterator) and not self._may_go_past(iterator):
             try:

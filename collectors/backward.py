@@ -41,17 +41,21 @@ class Backward:
     def engine_begins(self) -> "Sequence[_Passage]":
         """What is under way as a run of the engine begins: of one that it is inside, as that of a checkpoint is."""
         self._runs += 1
-        return [*self.open] if self.open else ()
+        return [*self.open] if self.open and self._runs > 1 else ()
 
     def engine_ended(self, outer: "Sequence[_Passage]") -> None:
         """Close what began in this run of the engine and has no input node to end it."""
         self._runs -= 1
-        if self.open:
-            now = clock()
-            for passage in self.open:
-                if passage not in outer:
-                    passage.close(now)
-            self.open[:] = [each for each in outer if each in self.open]
+        if not self.open:
+            return
+        now = clock()
+        ended = [each for each in self.open if each not in outer]
+        self.open[:] = [each for each in self.open if each in outer]
+        try:
+            for passage in ended:
+                passage.close(now)
+        except Exception as error:
+            self.agent.fail("layers", error)
 
     def is_seen(self) -> bool:
         """Whether somebody will tell when the engine ends: it may rest, or a program may run it by itself."""

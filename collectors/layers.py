@@ -38,6 +38,8 @@ _CALIBRATION_CALLS = 200
 _DEEPEST = 40
 # Steps before the cost of those calls is held against the budget: the median of fewer step times is not settled.
 _STEPS_TO_JUDGE = 32
+# A program that evaluates once in so many steps does so as part of its loop: to record all of that would cost too much.
+_OFTEN = 8
 
 _LAYER = int(Kind.LAYER)
 
@@ -54,6 +56,7 @@ class Layers:
         self._outermost = self._outermost_in_step = 0
         self._left_out = self._can_leave_out = False
         self._evaluated_at = -1  # after so many steps a model was evaluated last
+        self._evaluates_often = False
         self._function: Any = _call  # the one in the place of torch's, once there is one
         self._bypass = self._pass = _Cost(0, 0)
 
@@ -223,7 +226,7 @@ class Layers:
     def begins_a_step(self, module: object) -> bool:
         """Whether an outermost call in training mode is one of a step that is left out; it is not while a model is
         evaluated that was trained before: what that is told by, a loss, nobody has set to be evaluated."""
-        if self._evaluated_at == self._agent.governor.steps:
+        if self._evaluated_at == self._agent.governor.steps and not self._evaluates_often:
             return False
         layer = self._agent.naming.known.get(id(module))
         if layer is not None:
@@ -233,8 +236,10 @@ class Layers:
     def is_evaluated(self, module: object) -> None:
         """A call in evaluation mode is about to begin."""
         layer = self._agent.naming.known.get(id(module))
-        if layer is not None and layer.trains:
-            self._evaluated_at = self._agent.governor.steps
+        steps = self._agent.governor.steps
+        if layer is not None and layer.trains and self._evaluated_at != steps:
+            self._evaluates_often = 0 <= self._evaluated_at >= steps - _OFTEN
+            self._evaluated_at = steps
 
     def _start_anew(self) -> None:
         """In a forked child, which is a process of its own in the run."""

@@ -6,6 +6,7 @@ converted by the supervisor. A program that profiles itself has the profiler to 
 
 import atexit
 import ctypes
+import math
 import mmap
 import os
 import sys
@@ -13,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import perf_counter_ns as clock
 from time import time_ns
 from types import ModuleType
@@ -26,7 +28,8 @@ from .patching import Patches
 # The first steps allocate and compile: they would not be typical.
 _FIRST_STEP = 5
 _STEPS_PER_WINDOW = 2
-_MOST_STEPS = 4 * _STEPS_PER_WINDOW
+# A window with fewer steps ends when so many should have passed; within ranges of the program's so many times later.
+_MOST_STEPS, _MOST_WITHIN = 4 * _STEPS_PER_WINDOW, 8
 # With `full`, a window is closed after this time: its trace is held in memory until then.
 _FULL_WINDOW_NS = 250_000_000
 # Raw traces that the supervisor has not converted yet; beyond this, windows are left out and said to be missing.
@@ -56,6 +59,8 @@ class Operators:
         self._users = 0
         self._is_last = False  # no window may open any more
         self._has_batches = False  # of a loader, in the window
+        self._ranges = 0  # of the program's, that began in the window and go on
+        self._in_window = Patches()
         self._ours = False
         self._off = False
         self._waiting: list[str] = []
@@ -139,11 +144,20 @@ class Operators:
             self._agent.fail("operators", error)
         return self._full or self._window is not None or self._agent.governor.steps < _FIRST_STEP
 
+    def _counted_range(self, one: int, original: Callable[..., Any]) -> Callable[..., Any]:
+        def turn(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                self._ranges = max(self._ranges + one, 0)
+            return original(*args, **kwargs)
+
+        return turn
+
     def _abandon(self) -> None:
         """After an exception, maybe one of a signal handler in the midst of Kineto: no window opens any more."""
         import torch
 
         self._window = None
+        self._in_window.undo()
         self._off = True
         self._agent.note_missing("operators from then on", "an exception interrupted the profiler")
         if not self._users and torch.autograd._profiler_enabled():
@@ -151,17 +165,18 @@ class Operators:
                 torch._C._autograd._disable_profiler()
 
     def _is_long_enough(self) -> bool:
-        """Where the loop asks for a batch it is in none of the ranges that it may name in a step: there, if it does.
-        And wherever it is when several steps should have passed: an evaluation counts none."""
-        agent = self._agent
+        """Not within a range that the program has begun in the window; and where the loop asks for a batch, if it does:
+        there it is in none that nobody saw begin. But of a window that lasts for many times as long as it should, as an
+        evaluation counts no steps, all that must be held in memory counts more."""
+        agent, lasted = self._agent, clock() - self._opened
         typical = agent.governor.typical_step_ns
-        if typical and clock() - self._opened > max(_FULL_WINDOW_NS, _MOST_STEPS * typical):
-            return True
+        limit = max(_FULL_WINDOW_NS, _MOST_STEPS * typical) if typical else math.inf
         self._has_batches |= agent.asks_for_batch
         steps = agent.governor.steps - self._opened_at_step
-        if self._has_batches and not agent.asks_for_batch and steps < 2 * _STEPS_PER_WINDOW:
+        may_be_within = self._has_batches and not agent.asks_for_batch and steps < 2 * _STEPS_PER_WINDOW
+        if (self._ranges or may_be_within) and lasted < _MOST_WITHIN * limit:
             return False
-        return clock() - self._opened > _FULL_WINDOW_NS if self._full else steps >= _STEPS_PER_WINDOW
+        return lasted > (_FULL_WINDOW_NS if self._full else limit) or (not self._full and steps >= _STEPS_PER_WINDOW)
 
     def _may_open(self) -> bool:
         governor = self._agent.governor
@@ -189,7 +204,7 @@ class Operators:
 
     def _open(self) -> None:
         import torch
-        from torch.autograd.profiler import profile
+        from torch.autograd.profiler import profile, record_function
 
         began = clock()
         if not self._full and not self._event_ns and not is_watched(torch):
@@ -202,6 +217,9 @@ class Operators:
             )
         self._window = self._started(profile(use_kineto=True, use_cpu=True, use_device=device))
         self._thread = threading.get_ident()
+        self._ranges = 0
+        self._in_window.replace(record_function, "__enter__", partial(self._counted_range, 1))
+        self._in_window.replace(record_function, "__exit__", partial(self._counted_range, -1))
         self._opened = clock()
         self._opened_at_step = self._agent.governor.steps
         self._has_batches = False
@@ -211,6 +229,7 @@ class Operators:
     def _close(self, save: bool) -> None:
         ended = clock()
         window = self._window
+        self._in_window.undo()
         with self._silence(), self._as_ours():
             window.__exit__(None, None, None)
         self._window = None
@@ -298,7 +317,7 @@ class Operators:
 
     def _step_back(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(profiler: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._ours and profiler is not self._window:
+            if not self._ours and profiler is not self._window and getattr(profiler, "enabled", True):
                 try:
                     self._make_way()
                 except Exception as error:
@@ -315,7 +334,7 @@ class Operators:
     def _user_ended(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end(profiler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(profiler, *args, **kwargs)
-            if not self._ours:
+            if not self._ours and getattr(profiler, "enabled", True):
                 self._users = 0
             return result
 

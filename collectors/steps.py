@@ -159,6 +159,8 @@ class Steps:
             finally:
                 under_way.discard(this)
                 end = clock()
+                if layers is not None:
+                    layers.engine_ended(outer)
                 try:
                     for act in agent.after_backward if not under_way else ():
                         act(failed)
@@ -166,8 +168,6 @@ class Steps:
                         around.leave(failed)
                     if agent.phases is not None and agent.phases.follows:
                         agent.phases.leave(IN_BACKWARD)
-                    if layers is not None:
-                        layers.engine_ended(outer)
                     thread = threads.first if get_ident() == threads.first_ident else threads.current()
                     note((name, thread.tid, start, end, gradients_only, 0, 0, 0, 0, 0, _PHASE))
                     if agent.step_source_rank >= BACKWARD:

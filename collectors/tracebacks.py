@@ -43,10 +43,10 @@ def hide_our_frames() -> None:
 
 
 def _less_our_frames(walk: Callable[..., Any]) -> Callable[..., Any]:
-    def walk_less(begin: Any) -> Iterator[Any]:
-        if begin is None:  # a stack from where it is asked for, by counting frames
-            return walk(begin)
-        return (entry for entry in walk(begin) if not _is_ours(entry[0]))
+    def walk_less(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        if None in (*args, *kwargs.values()):  # a stack from where it is asked for, by counting frames
+            return walk(*args, **kwargs)
+        return (entry for entry in walk(*args, **kwargs) if not _is_ours(entry[0]))
 
     return walk_less
 

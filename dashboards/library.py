@@ -258,7 +258,7 @@ def _kept_report(run: Run) -> Report | None:
         if any(_stamp(other)[1] > written for other in _files(run.path)):
             return None
         report = msgspec.json.decode(file.read_bytes(), type=Report)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return report if report.schema == REPORT_VERSION and report.run == run.name else None
 

@@ -36,7 +36,8 @@ def serve(directory: Path | str, host: str, port: int, base_path: str = "", allo
         server = waitress.create_server(guard, sockets=[listener], threads=_THREADS, ident="tracekit")
         # A busy browser is no reason for a line on the terminal.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        signal.signal(signal.SIGTERM, _leave)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _leave)
         address = f"http://[{host}]" if ":" in host else f"http://{host}"
         address += f":{listener.getsockname()[1]}{base_path}/{token}/"
         with suppress(KeyboardInterrupt):

@@ -85,11 +85,10 @@ class Names:
         name, category = names.dictionary_encode(), categories.dictionary_encode()
         code = name.indices.to_numpy() * np.int64(len(category.dictionary)) + category.indices.to_numpy()
         words, kinds = name.dictionary.to_pylist(), category.dictionary.to_pylist()
-        numbers: npt.NDArray[np.int32] = np.zeros(len(words) * len(kinds), dtype=np.int32)
-        for used in np.flatnonzero(np.bincount(code)).tolist():
-            word, kind = divmod(used, len(kinds))
-            numbers[used] = self.id(words[word][:_NAME_LENGTH], colour_key(words[word], kinds[kind]))
-        return numbers[code]
+        used, place = np.unique(code, return_inverse=True)
+        pairs = (divmod(each, len(kinds)) for each in used.tolist())
+        numbers = [self.id(words[word][:_NAME_LENGTH], colour_key(words[word], kinds[kind])) for word, kind in pairs]
+        return np.array(numbers, dtype=np.int32)[place]
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,8 @@ def wake() -> None:
 def _start_agent() -> None:
     """With what it needs of Python's own library: the program may have files of the same names, such as
     `statistics.py`, in a folder before that. They are left for it to import."""
+    from importlib.machinery import PathFinder
+
     path, known = sys.path[:], set(sys.modules)
     library = os.path.dirname(os.__file__)
     of_python = [folder for folder in path if folder in (library, os.path.join(library, "lib-dynload"))]
@@ -122,11 +124,11 @@ def _start_agent() -> None:
 
         agent.start(os.environ[_SPOOL], stem or "")
     finally:
-        sys.path[:] = path
+        sys.path[:] = path + [folder for folder in sys.path if folder not in path]
         before = path[: path.index(library)] if library in path else []
         for name in (set(sys.modules) - known) & sys.stdlib_module_names:
-            called_so = (os.path.join(folder or ".", name + end) for folder in before for end in (".py", os.sep))
-            if any(map(os.path.exists, called_so)):
+            found = PathFinder.find_spec(name, before)
+            if found is not None and found.loader is not None:
                 del sys.modules[name]
 
 

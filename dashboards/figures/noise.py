@@ -93,7 +93,7 @@ def _hover(each: NoiseEffect) -> str:
     return (
         f"<b>{text.label(each.noise, 80)}</b>: {each.verdict}<br>{text.percent(slow.expected)} longer"
         f" ({text.percent(slow.low)} to {text.percent(slow.high)}), {each.blocks} blocks<br>achieved"
-        f" {text.significant(each.achieved)} {each.unit}, {text.percent(each.share)} of the dose"
+        f" {text.significant(each.achieved)} {text.label(each.unit, 40)}, {text.percent(each.share)} of the dose"
     )
 
 
@@ -105,7 +105,7 @@ def blame_figure(effects: Sequence[NoiseEffect]) -> go.Figure:
     table = [[100 * row.get(column, 0.0) for column in columns] for row in shares]
     figure = go.Figure(
         go.Heatmap(
-            x=[f"{phase}<br>{resource}" for phase, resource in columns],
+            x=[f"{text.label(phase, 40)}<br>{text.label(resource, 40)}" for phase, resource in columns],
             y=list(range(len(blamed))),
             z=table,
             zmin=0,

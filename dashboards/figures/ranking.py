@@ -30,13 +30,13 @@ def ranking_figure(names: Sequence[str], parts: Sequence[Part], axis: str) -> go
     for part in parts:
         figure.add_trace(
             go.Bar(
-                name=part.label,
+                name=text.label(part.label, 100),
                 orientation="h",
                 y=positions,
                 x=[value / size for value in part.values_ns],
                 marker={"color": part.color, "line": {"width": 0}},
                 hovertext=[
-                    f"<b>{text.label(name, 100)}</b><br>{part.label}: {text.duration(value)}"
+                    f"<b>{text.label(name, 100)}</b><br>{text.label(part.label, 100)}: {text.duration(value)}"
                     for name, value in zip(names, part.values_ns, strict=True)
                 ],
                 hovertemplate="%{hovertext}<extra></extra>",

@@ -96,7 +96,10 @@ def swatch(color: str) -> Component:
 
 
 def copyable(command: str) -> Component:
-    """A command to type, with a button that copies it."""
+    """A command to type, with a button that copies it; of one that holds what would do more when it is pasted, as the
+    end of a line, only what it is."""
+    if not command.isprintable():
+        return dmc.Code(text.one_line(command, len(command)), block=True, className="command")
     button = dmc.CopyButton(
         value=command, size="compact-xs", variant="subtle", children="copy", copiedChildren="copied"
     )

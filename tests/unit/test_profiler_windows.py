@@ -8,13 +8,15 @@ import pytest
 from tracekit.collectors.operators import Operators
 
 
-def open_window(monkeypatch: pytest.MonkeyPatch, steps: int, typical_ns: int, lasted_ns: int) -> Operators:
+def open_window(
+    monkeypatch: pytest.MonkeyPatch, steps: int, typical_ns: int, lasted_ns: int, ranges: int = 0
+) -> Operators:
     operators: Any = Operators()
     operators._agent = SimpleNamespace(
         asks_for_batch=False, governor=SimpleNamespace(steps=5 + steps, typical_step_ns=typical_ns)
     )
     operators._full = operators._is_last = False
-    operators._opened_at_step, operators._opened = 5, 0
+    operators._opened_at_step, operators._opened, operators._ranges = 5, 0, ranges
     monkeypatch.setattr("tracekit.collectors.operators.clock", lambda: lasted_ns)
     return operators
 
@@ -34,6 +36,13 @@ def test_a_window_ends_after_its_steps_or_long_after_they_should_have_passed(
     monkeypatch: pytest.MonkeyPatch, steps: int, typical_ns: int, lasted_ns: int, ends: bool
 ) -> None:
     assert open_window(monkeypatch, steps, typical_ns, lasted_ns)._is_long_enough() is ends
+
+
+@pytest.mark.parametrize(("lasted_ns", "ends"), [(300_000_000, False), (2_100_000_000, True)])
+def test_a_window_ends_in_a_range_that_began_in_it_much_later(
+    monkeypatch: pytest.MonkeyPatch, lasted_ns: int, ends: bool
+) -> None:
+    assert open_window(monkeypatch, 2, 10_000_000, lasted_ns, ranges=1)._is_long_enough() is ends
 
 
 def test_no_window_ends_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:

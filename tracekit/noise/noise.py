@@ -106,7 +106,7 @@ class Noise:
             for label, spec in self._specs.items():
                 seconds = max(now - since, 1) / 1e9
                 length = seconds if spec.kind.rate else 1.0
-                asked = spec.rate * length if label in on else 0.0
+                asked = spec.rate * length if label in on and label not in self._failed else 0.0
                 did = float(done[label] - before[label] if spec.kind.rate else done[label])
                 if asked or did:
                     self._log.append(Logged(spec, since, now, asked, did))

@@ -33,7 +33,9 @@ def salvage(run: Path) -> list[str]:
 
 def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
     folder = Path(manifest.spool or "")
-    if not _is_its_own(folder, manifest.run):
+    if manifest.spool and os.path.lexists(folder) and not _is_its_own(folder, manifest.run):
+        return [f"{run.name}: its supervisor was killed; {folder} is not what it left, or another user's: left alone"]
+    if not manifest.spool or not folder.is_dir():
         manifest.add_missing("the last seconds", "the supervisor was killed and its spool folder is gone", lost=True)
         manifest.ended_ns = manifest.path_in(run).stat().st_mtime_ns
         manifest.save(manifest.path_in(run))

@@ -163,8 +163,10 @@ class Manifest(msgspec.Struct):
 
     @property
     def may_use_gpu(self) -> bool:
-        """Whether the program may have used a GPU: the machine has one, and nobody saw that it was left alone."""
-        return bool(self.gpus) and (self.torch is None or self.torch.on_gpu is not False)
+        """Whether the program may have used a GPU: it did, or the machine has one, and nobody saw that it was left
+        alone. Not every GPU is one that can be listed here, as AMD's."""
+        on_gpu = self.torch.on_gpu if self.torch is not None else None
+        return on_gpu is True or (bool(self.gpus) and on_gpu is not False)
 
     def is_on(self, node: str) -> bool:
         return (self.node or self.host) == node

@@ -53,7 +53,7 @@ def load_sittings(run: Path) -> Sittings:
         found = msgspec.json.decode(file.read_bytes(), type=Sittings)
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{file}: cannot be read ({error}); make the probe again") from None
     fewest = 1 if len(found) == 1 else 2
     names = [[each.run for each in sitting] for sitting in found]

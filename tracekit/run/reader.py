@@ -1,6 +1,7 @@
 """Reading a run back: its manifest, its tables as data frames, and SQL over them."""
 
 import os
+import secrets
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -135,7 +136,7 @@ class Run:
     def _database(self) -> duckdb.DuckDBPyConnection:
         # The queries see the registered tables and nothing else: no file of this machine. What does not fit memory is
         # spilled to the folder for temporary files; DuckDB's default would be the user's working directory.
-        spill = os.path.join(tempfile.gettempdir(), f"tracekit-duckdb-{os.getpid()}")
+        spill = os.path.join(tempfile.gettempdir(), f"tracekit-duckdb-{secrets.token_hex(8)}")
         settings: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
             "memory_limit": "2GB",

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 from numpy.typing import NDArray
 
 from tracekit.analysis.steps import find_steps
+from tracekit.record.machine import describe_memory
 from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
 from tracekit.settings.file import Entry, write_settings
@@ -139,13 +139,10 @@ class StudyRuns:
 
         Raises StudyError when the program fails, has no steps, or does not take a condition's settings.
         """
-        if (
-            self.turn_s is not None
-            and len(conditions) * self._bytes > _SHARE_OF_MEMORY * psutil.virtual_memory().available
-        ):
-            self._one_by_one(
-                f"{len(conditions)} of them would take {len(conditions) * self._bytes >> 20} MiB of memory"
-            )
+        free = describe_memory().free  # what a batch system grants may be less than the machine has
+        needed = len(conditions) * self._bytes
+        if self.turn_s is not None and free is not None and needed > _SHARE_OF_MEMORY * free:
+            self._one_by_one(f"{len(conditions)} of them would take {needed >> 20} MiB of memory")
         if self.turn_s is not None:
             try:
                 self._measure(conditions, self.turn_s)
