@@ -16,7 +16,9 @@ from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
 from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, _chosen, find_meetings, find_ways, with_parts
 from tracekit.analysis.meetings import meetings_of as meetings_of_all
 from tracekit.analysis.people import Person, _in_one_attempt, find_people, jobs_of
+from tracekit.analysis.ranks import rank_groups
 from tracekit.analysis.report import analyze
+from tracekit.analysis.steps import find_steps
 from tracekit.analysis.text import text_report
 from tracekit.run.reader import Run, open_run
 
@@ -52,6 +54,29 @@ def test_who_waits_for_buffers_of_another_one_is_not_late(late: int, tmp_path: P
     assert found.delays[0].cost_s == pytest.approx(SHARE * STEP_MS * 200 / 1e3, rel=0.15)
     clean = ranks_run(tmp_path / "clean", 2, longer=noise(0.003), gives=True)
     assert find_delays(meetings_of(clean), STEP_NS).delays == []
+
+
+def test_who_waits_in_a_way_that_nobody_sees_is_not_late(tmp_path: Path) -> None:
+    """GIVEN a rank whose loading is late, and another one that waits for it already before they meet, as for a file or
+    by asking for a future THEN only the late one is named."""
+    late = delay("loading", SHARE * STEP_MS, lambda step: 1)
+    waits = delay("forward", SHARE * STEP_MS, lambda step: 0)
+    run = ranks_run(tmp_path / "run", 2, longer=both(both(late, waits), noise(0.0005)))
+    assert find_delays(meetings_of(run), STEP_NS).delays == []
+    run = ranks_run(tmp_path / "more", 2, longer=both(both(late, late), both(waits, noise(0.0005))))
+    assert [(each.rank, each.phase) for each in find_delays(meetings_of(run), STEP_NS).delays] == [(1, "loading")]
+
+
+@pytest.mark.parametrize("from_then", [0, 120])
+def test_ranks_that_count_unlike_are_told_nothing(from_then: int, tmp_path: Path) -> None:
+    """GIVEN a rank that has not seen something that all did together, and is one behind from then on."""
+    run = ranks_run(tmp_path / "run", 2, longer=noise(0.003))
+    people = find_people(run)
+    ways = [way for who in people for way in find_ways(run.of(who.process), who)]
+    unlike = ways[1].sequence + (ways[1].sequence >= from_then)
+    assert rank_groups(ways, people, find_steps(run))[1] == []
+    groups, missing = rank_groups([ways[0], replace(ways[1], sequence=unlike)], people, find_steps(run))
+    assert groups == [] and "count unlike" in missing[0].why
 
 
 def test_turns_are_told_by_the_steps_whatever_else_is_communicated(tmp_path: Path) -> None:

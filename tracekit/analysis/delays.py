@@ -28,6 +28,9 @@ NOTABLE = {"blocked": 0.01, "computing": 0.015, "throughout": 0.05, "kept": 0.05
 _SLACK = 0.1
 # Of fewer steps nobody is named: one of them may be all that was long.
 _FEWEST = 10
+# And where the others waited for at least this part of what it is longer by: who itself waits for a rank, in a way that
+# nobody sees, is as late as that one, and comes last by accident.
+_WAITED_FOR = 0.1
 # Ranks that take turns come round after as many steps as there are ranks; of fewer steps of a turn nothing is told.
 _FEWEST_OF_A_TURN = 16
 
@@ -77,7 +80,7 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
             each.always,
         )
         for each in longer
-        if (cost := float(costs[each.rank, each.reason])) > 0
+        if (cost := float(costs[each.rank, each.reason])) > max(_WAITED_FOR * each.share[1] * each.steps * step_ns, 0)
     ]  # fmt: skip
     return Waiting(
         waited_s=waited / 1e9,
@@ -105,6 +108,7 @@ class _Longer:
     beyond: float = 0.0
     common: Throughout | None = None
     factor: float = 1.0
+    steps: int = 0  # that this is known of
 
     def notable(self, ranks: int) -> "_Longer | None":
         """As it is to be named, if it is."""
@@ -189,18 +193,20 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
             own = _by_step(times(rank), place)[known] / step
             others = (whole[known] / step - own) / (ranks - 1)
             if by == "kept":
-                yield _Longer(by, rank, _REASONS.index(NOISE), interval((own - others)[:, 0], ranks))
+                of_kept = interval((own - others)[:, 0], ranks)
+                yield _Longer(by, rank, _REASONS.index(NOISE), of_kept, steps=len(known))
                 continue
             common = throughout(own, others, ranks) if by == "computing" else None
             factor = common.factor if common else 1.0
             if common:
                 reason = _REASONS.index(THROUGHOUT)
-                yield _Longer("throughout", rank, reason, common.share, common=common, factor=factor)
+                yield _Longer("throughout", rank, reason, common.share, common=common, factor=factor, steps=len(known))
             for reason, series in enumerate((own - factor * others).T):
                 beyond = (factor - 1) * float(others[:, reason].mean())
                 yield _Longer(
-                    by, rank, reason, interval(series, ranks), _of_its_turn(series, turn, ranks), beyond=beyond
-                )
+                    by, rank, reason, interval(series, ranks), _of_its_turn(series, turn, ranks), beyond=beyond,
+                    steps=len(known),
+                )  # fmt: skip
 
 
 def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:

@@ -49,10 +49,13 @@ _WAITED_IN = f"""
     ON begun.process = waited.process AND begun.ready_ns = waited.ready_ns AND waited.op = '{WAIT_FOR}' || begun.op
     WHERE coalesce(unsure_ns, 0) >= 0 ORDER BY 2, 6, 3
 """
-# What nobody sees the end of, as on devices: a rank may wait for it anywhere behind.
-_NOT_SEEN = f"""
-    SELECT ready_ns FROM collectives WHERE unsure_ns < 0 AND op IN {_OF_ALL} AND ready_ns IS NOT NULL ORDER BY 1
+# What nobody sees the end of, as on devices: a rank may wait for it anywhere behind, but for what it sends.
+_NOT_SEEN = """
+    SELECT ready_ns FROM collectives
+    WHERE unsure_ns < 0 AND op NOT IN ('send', 'isend', 'send_object_list') AND ready_ns IS NOT NULL ORDER BY 1
 """
+# So many meetings that cannot be are no sign that ranks count unlike.
+_BY_ACCIDENT, _BY_ACCIDENT_SHARE = 3, 0.05
 _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 'garbage' ORDER BY start_ns"
 
 
@@ -133,6 +136,13 @@ class Meetings:
     def waited(self) -> Times:
         """For how long each rank waited for the last one (N, K), there or where it was held before, ns."""
         return np.maximum(self.came.max(axis=0) - self.came - self.beside, 0)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether nobody leaves before the last one has entered, as it is where all count alike what they do together:
+        told of ranks on one host, which have one clock."""
+        too_early = np.count_nonzero(self.left.min(axis=0) < self.entered.max(axis=0))
+        return len(set(self.hosts)) > 1 or too_early <= max(_BY_ACCIDENT, _BY_ACCIDENT_SHARE * self.left.shape[1])
 
     @property
     def transfer(self) -> Times:

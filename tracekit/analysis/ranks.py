@@ -13,14 +13,24 @@ from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, Ne
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.unfinished import never_ended
 from tracekit.analysis.words import shortened
+from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
 
 
-def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> list[RankGroup]:
-    """What is known of each group of ranks that met at least twice, those that met most often first."""
+def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> tuple[list[RankGroup], list[Missing]]:
+    """What is known of each group of ranks that met at least twice, those that met most often first; and of which
+    nothing can be told."""
     own = steps.of(steps.main)
     usual, ends = float(own["duration_ns"].median()), (own["start_ns"] + own["duration_ns"]).to_numpy(np.int64)
-    return [_group(each, usual, ends) for each in meetings_of(ways, people) if each.entered.shape[1] > 1]
+    groups: list[RankGroup] = []
+    missing: list[Missing] = []
+    for each in meetings_of(ways, people):
+        if not each.is_possible:
+            why = "its ranks count unlike what they do together: something that all of them did was not seen on each"
+            missing.append(Missing(f"who waited for whom in group {each.group}", why, lost=True))
+        elif each.entered.shape[1] > 1:
+            groups.append(_group(each, usual, ends))
+    return groups, missing
 
 
 def unfinished(run: Run) -> list[NeverEnded]:

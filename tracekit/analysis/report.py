@@ -56,11 +56,13 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     operators = operator_times(here, steps.main)
     in_order = sorted(looping, key=lambda account: account.person.process)
     manifest = run.manifest
+    ranks, unlike = rank_groups([way for account in accounts for way in account.ways], people, steps)
+    unfinished_of = [note for account in in_order for note in account.unfinished]
     report = Report(
         schema=REPORT_VERSION,
         run=run.name,
         complete=run.complete,
-        missing=all_missing(run, main is not None, [note for account in in_order for note in account.unfinished]),
+        missing=all_missing(run, main is not None, [*unfinished_of, *unlike]),
         steps=_summary(here, steps, [account.summary for account in in_order if account.summary]),
         findings=[],
         settings=[],
@@ -82,7 +84,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
             *(counter for account in in_order for counter in account.counters),
         ],
         exploration=_exploration(explore(*explored(run, steps))),
-        ranks=rank_groups([way for account in accounts for way in account.ways], people, steps),
+        ranks=ranks,
         never_ended=unfinished(run),
         noise=noise_effects(here, steps),
         neighbours=neighbours(here, steps),
