@@ -307,14 +307,16 @@ class Buckets:
                 future = original(of_program, bucket)
             finally:
                 begun = clock()
-                # When all gradients are there, what is left of the backward pass is waiting for the buckets.
-                if phases is not None and not bucket.is_last():
+                if phases is not None:
                     phases.leave(COMMUNICATION)
             if not self._is_off:
                 try:
                     sort = self._sort(group, bucket.buffer())
                     self.begun(group)
                     self._add(self._bucket, sort, number, ready, begun, self._number(state, sort), future.done)
+                    # When all gradients are there, what is left of the backward pass is waiting for the buckets.
+                    if phases is not None and bucket.is_last() and self._has_all_gradients():
+                        phases.enter(COMMUNICATION)
                     self._spent(clock() - begun)
                 except Exception as error:
                     self._agent.fail("collectives", error)

@@ -123,6 +123,7 @@ def _local(workers: int | None, resources: ExitStack) -> "Client":
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
             local_directory=scratch,
+            security=True,  # what is sent there is run: nobody else of this machine is to send anything
         )
     return resources.enter_context(Client(resources.enter_context(made), timeout=_PATIENCE_S))
 
@@ -150,7 +151,7 @@ def _slurm(jobs: int | None, resources: ExitStack) -> "Client":
     if shutil.which("sbatch") is None:
         raise ValueError("there is no sbatch here")
     # One thread in each process: what is done there holds the interpreter's lock much of the time.
-    made = SLURMCluster(processes=cores, scheduler_options={"dashboard_address": ":0"})
+    made = SLURMCluster(processes=cores, scheduler_options={"dashboard_address": ":0"}, security=True)
     resources.enter_context(_closed(made))
     submitted = made.sync(_submitted, made, jobs or 1)
     if submitted is not None:

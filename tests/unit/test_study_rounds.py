@@ -10,7 +10,7 @@ import pytest
 from tracekit.study import rounds as module
 from tracekit.study.matched import StepTime
 from tracekit.study.recording import StudyError
-from tracekit.study.result import text_of
+from tracekit.study.result import Study, text_of
 from tracekit.study.rounds import AGAIN, Pair, Rounds, fastest
 from tracekit.study.runs import Condition, StudyRuns
 from tracekit.study.statistics import look_level, paired_gain
@@ -80,6 +80,28 @@ def test_what_was_measured_outlives_a_run_that_fails(fails_after: int, clock: li
     made.measure(clock[0] + 200)
     assert made.stopped == "a run failed after 5 rounds (exit code 1)"
     assert made.comparisons()[0].pairs == 5
+
+
+def test_what_was_found_so_far_outlives_a_study_that_is_killed(clock: list[float], tmp_path: Path) -> None:
+    """GIVEN a study that is killed in its sixth round THEN what its folder holds is of five rounds, and says so."""
+
+    class Killed(Drawn):
+        def measure_round(self, conditions: Sequence[Condition]) -> None:
+            if len(self.blocks.get("a", [])) == 5:
+                raise SystemExit
+            super().measure_round(conditions)
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Killed({"a": 10.0, "b": 9.99}, 0.05, 0, pass_time)
+    runs.folder = tmp_path
+    made = Rounds(runs, [Condition("a"), Condition("b")], lambda: [Pair("a", "b")], 0)
+    with pytest.raises(SystemExit):
+        made.measure(clock[0] + 200, lambda: made.save("verify", [], ""))
+    found = Study.load(tmp_path)
+    assert found.stopped == "it was not through: what it had found after 5 rounds"
+    assert found.comparisons[0].pairs == 5 and (tmp_path / "settings.toml").exists()
 
 
 @pytest.mark.parametrize(("fails", "ideas"), [({"b"}, {"b", "c"}), ({"b", "c"}, {"b", "c"}), ({"b"}, set())])

@@ -65,18 +65,21 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
         return [Pair(BASELINE, fastest(runs, list(tried), BASELINE), len(tried))] if tried else []
 
     rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), list(tried))
-    if tried:
-        rounds.measure(deadline)
-    else:
-        rounds.stopped = f"there is nothing to compare: {advice_of_caps}"
     has_hook = any(each.hook for each in run.manifest.ddp)
     apply = [str(folder / "settings.toml"), "--", *command]
     own_cap = run.manifest.ddp[0].bucket_cap_mb if run.manifest.ddp else 0.0
     ranks = world_of(ranks_of(run, report.steps.process))
-    advice = _conclude(rounds.comparisons(), tried, own_cap, effect_on(ranks, has_hook), apply)
-    return rounds.save(
-        "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
-    )
+
+    def save() -> Study:
+        advice = _conclude(rounds.comparisons(), tried, own_cap, effect_on(ranks, has_hook), apply)
+        found = {"settings": advice.settings, "explored": str(run.path), "advice": advice.why}
+        return rounds.save("ddp", entries_of(advice), advice.why, **found)
+
+    if tried:
+        rounds.measure(deadline, save)
+    else:
+        rounds.stopped = f"there is nothing to compare: {advice_of_caps}"
+    return save()
 
 
 def candidates(summary: BucketSummary) -> dict[str, dict[str, Any]]:

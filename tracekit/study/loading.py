@@ -44,14 +44,17 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
         return [Pair(BASELINE, fastest(runs, names, BASELINE), len(names))] if names else []
 
     rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), names)
+
+    def save() -> Study:
+        advice = _conclude(rounds.comparisons(), conditions, loader, facts, command, folder)
+        found = {"settings": advice.settings, "explored": str(run.path), "advice": advice.why}
+        return rounds.save("loading", entries_of(advice), advice.why, **found)
+
     if names:
-        rounds.measure(deadline)
+        rounds.measure(deadline, save)
     else:
         rounds.stopped = f"there is nothing to compare: {report.advice}"
-    advice = _conclude(rounds.comparisons(), conditions, loader, facts, command, folder)
-    return rounds.save(
-        "loading", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
-    )
+    return save()
 
 
 def candidates(loader: LoaderSummary) -> list[LoaderForecast]:

@@ -65,7 +65,11 @@ def study_noise(
     study.look()
     singles = [spec.label for spec in specs]
     study.measure(singles, began + _AS_THEY_ARE * budget_s)
-    gentle = study.stand_back() if try_gentler else []
+    gentle: list[str] = []
+    try:
+        gentle = study.stand_back() if try_gentler else []
+    except KeyboardInterrupt:
+        study.interrupted()
     study.measure(gentle or singles, began + _BY_THEMSELVES * budget_s)
     safe = study.safe()
     study.measure(["+".join(safe)] if len(safe) > 1 else [*singles, *gentle], began + budget_s)
@@ -100,6 +104,9 @@ class NoiseStudy:
                 f" steps that it takes {10 * self._block_s:.0f} s or more"
             )
 
+    def interrupted(self) -> None:
+        self._stopped = "interrupted"
+
     def measure(self, conditions: Sequence[str], deadline: float) -> None:
         """Run the command under these conditions in turn for as long as there is time (`time.monotonic`).
 
@@ -110,7 +117,7 @@ class NoiseStudy:
             while time.monotonic() + self._runs.usual_seconds() <= deadline and not self._stopped:
                 queue = self._run(self._filled(queue, conditions))
         except KeyboardInterrupt:
-            self._stopped = "interrupted"
+            self.interrupted()
         except StudyError as error:
             if not self._blocks.doses:
                 raise

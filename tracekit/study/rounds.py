@@ -64,10 +64,12 @@ class Rounds:
         self._dropped: set[str] = set()
         self.stopped = ""
 
-    def measure(self, deadline: float) -> None:
-        """Run to the end, or until interrupted. Raises StudyError when a run fails before anything can be decided."""
+    def measure(self, deadline: float, keep: Callable[[], object] = lambda: None) -> None:
+        """Run to the end, or until interrupted. From the round on that may decide something `keep` is called after
+        each, as a study may be killed by a batch system. Raises StudyError when a run fails before anything can be decided.
+        """
         try:
-            self.run(deadline)
+            self.run(deadline, keep)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         except StudyError as error:
@@ -102,7 +104,7 @@ class Rounds:
         result.save(folder, entries, why)
         return result
 
-    def run(self, deadline: float) -> None:
+    def run(self, deadline: float, keep: Callable[[], object] = lambda: None) -> None:
         """Measure until all comparisons are settled or the deadline (`time.monotonic`) would be passed."""
         self._runs.try_alone(self._conditions[self._floor_pair.a])
         began = time.monotonic()
@@ -129,6 +131,9 @@ class Rounds:
                     )
                 return
             if done >= _FEWEST_ROUNDS:
+                self.stopped = f"it was not through: what it had found after {done} rounds"
+                keep()
+                self.stopped = ""
                 self._drop()
             self._runs.say(f"round {done + 1}")
             try:

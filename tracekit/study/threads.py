@@ -58,19 +58,23 @@ def study_threads(
     else:
         say(f"no plan by layer: {report.advice}")
     rounds = Rounds(runs, conditions, lambda: _pairs(conditions, runs), secrets.randbits(32))
-    rounds.measure(deadline)
     current = run.manifest.torch.intra_op if run.manifest.torch else max(counts)
-    advice = conclude(rounds.comparisons(), conditions, current, folder, command)
-    return rounds.save(
-        "threads",
-        entries_of(advice),
-        advice.why,
-        within,
-        settings=advice.settings,
-        guidelines=report.exploration.guidelines if report.exploration else [],
-        explored=str(run.path),
-        advice=advice.why,
-    )
+
+    def save() -> Study:
+        advice = conclude(rounds.comparisons(), conditions, current, folder, command)
+        return rounds.save(
+            "threads",
+            entries_of(advice),
+            advice.why,
+            within,
+            settings=advice.settings,
+            guidelines=report.exploration.guidelines if report.exploration else [],
+            explored=str(run.path),
+            advice=advice.why,
+        )
+
+    rounds.measure(deadline, save)
+    return save()
 
 
 def control(plan: dict[str, Any], count: int) -> dict[str, Any]:

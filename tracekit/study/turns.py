@@ -23,6 +23,7 @@ _PATIENCE_S = 10.0
 _START_S, _START = 30.0, 3.0
 
 _LOOK_EVERY_S = 0.02
+_KILLED = 128  # and a signal's number: how who records a program tells that it was killed
 
 Stop = tuple[int, int]  # from, to: CLOCK_MONOTONIC ns
 
@@ -57,6 +58,7 @@ class Turns:
         self.process = process
         self.stops: list[Stop] = []
         self.was_ended = False
+        self._ending: list[psutil.Process] = []
 
     def has_turn(self, seconds: float) -> None:
         """Let it run for so long, or to its end; then stop it."""
@@ -76,16 +78,21 @@ class Turns:
                 _send(each.suspend)
         self.stops.append((stopped, stopped))
 
+    def ask_to_end(self) -> None:
+        """Have it end, if it has not ended yet."""
+        if self.process.poll() is None and not self.was_ended:
+            self.was_ended, self._ending = True, self._tree()
+            self.process.terminate()
+            self._resume(self._ending)
+
     def end(self) -> None:
         """End it with all that it has started, if it has not ended yet."""
-        if self.process.poll() is not None:
-            if self.process.returncode < 0:  # killed, it could not end the others
+        self.ask_to_end()
+        if not self.was_ended:
+            if self.process.returncode < 0 or self.process.returncode > _KILLED:  # so it could not end the others
                 _end_all(self._group())
             return
-        self.was_ended = True
-        tree = self._tree()
-        self.process.terminate()
-        self._resume(tree)
+        tree = self._ending
         try:
             self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -119,6 +126,8 @@ class Turns:
         return [each for each in psutil.process_iter() if _group_of(each) == self.process.pid]
 
     def _tree(self) -> list[psutil.Process]:
+        if self.process.poll() is not None:  # its number may be another's
+            return []
         try:
             root = psutil.Process(self.process.pid)
             return [root, *root.children(recursive=True)]
@@ -178,6 +187,8 @@ def _end(runs: Sequence[Turns]) -> None:
     """End all of them, and those that are left at once where somebody does not wait for that."""
     left = list(runs)
     try:
+        for run in left:  # all at once: who ends us does not wait for long
+            run.ask_to_end()
         while left:
             left[0].end()
             del left[0]

@@ -41,6 +41,10 @@ def verify(
         pairs.append(Pair(conditions[-1].name, RECOMMENDED))
     rounds = Rounds(runs, conditions, lambda: pairs, secrets.randbits(32))
     entries = [Entry(name, value) for name, value in settings.items()]
-    rounds.measure(deadline)
-    verdict = rounds.comparisons()[0].verdict
-    return rounds.save("verify", entries, f"Verified against nothing set: {verdict}.", predicted=list(predicted))
+
+    def save() -> Study:
+        verdict = rounds.comparisons()[0].verdict
+        return rounds.save("verify", entries, f"Verified against nothing set: {verdict}.", predicted=list(predicted))
+
+    rounds.measure(deadline, save)
+    return save()
