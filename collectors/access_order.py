@@ -62,6 +62,8 @@ class AccessOrder:
         self.settle()
         if self._last is not None and self._last.expected and not self._last.is_complete:
             self._facts["left_early"] = True
+        if self._last is not None and self._last.is_complete and not self._last.was_asked:
+            self._facts["ends_unasked"] = True
         if self.can_be_known(iterator) and not self._may_go_past(iterator):
             try:
                 self._copy(epoch, iterator, indices, generator)
@@ -170,7 +172,8 @@ class Epoch:
     def __init__(self, order: AccessOrder, iterator: Any, generator: Any, ahead: int = 0) -> None:
         """`ahead`: so many batches are asked for before the program takes the first one."""
         self.is_complete = False  # the program has had all of its batches
-        self.is_exhausted = ahead > 0  # then the sampler has been asked for more than there are
+        self.was_asked = False  # by the program, for one more than there are
+        self.is_exhausted = ahead > 0  # so has the sampler been, then
         self.expected = 0  # how many batches there are, where that is known
         self.has_begun = False
         self.twin: Twin | None = None
@@ -274,7 +277,7 @@ class Epoch:
 
     def complete(self) -> None:
         """The program has asked for one more than there are."""
-        self.is_exhausted = True
+        self.was_asked = self.is_exhausted = True
         self.all_given()
 
     def go_on_to_its_end(self) -> None:

@@ -145,6 +145,7 @@ def test_an_epoch_is_complete_when_all_batches_were_given(
             epoch.complete()
     order.settle()
     assert facts["predictability"] == "run" and "left_early" not in facts
+    assert ("ends_unasked" in facts) != asks_for_one_more
     assert facts["checked"] == facts["predicted"] >= 3 * samples
 
 

@@ -27,6 +27,10 @@ LEFT_EARLY = Loader(
     num_workers=2, sampler="RandomSampler", predictability="epoch", draws_from="program", persistent_workers=True,
     left_early=True,
 )  # fmt: skip
+NO_MORE = Loader(
+    num_workers=0, sampler="RandomSampler", predictability="run", draws_from="generator", has_generator=True,
+    ends_unasked=True,
+)  # fmt: skip
 OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
 NAMED_SO = Loader(num_workers=2, sampler="DistributedSampler", predictability="none")
 
@@ -48,6 +52,7 @@ NAMED_SO = Loader(num_workers=2, sampler="DistributedSampler", predictability="n
         (ANY_ORDER, (), "order", "order", "order", "augmentation"),
         (UNSEEN, (), "order", "order", "order", "order"),
         (LEFT_EARLY, (), "augmentation", "augmentation", "order", "order"),  # its workers have drawn for what was left
+        (NO_MORE, (), "order", "identical", "order", "order"),
         (OWN_KIND, (), "order", "order", "order", "order"),
         (NAMED_SO, (), "order", "order", "order", "order"),
         (STREAM, (), "order", "identical", "order", "order"),  # each worker reads on for itself

@@ -36,6 +36,8 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
     drawn_from: set[str] = set()
     if key == "num_workers" and 0 in (loader.num_workers, value):
         drawn_from = {_PROGRAM, seeded_by} if loader.persistent_workers else {_PROGRAM}
+        if loader.ends_unasked:  # with workers the sampler is asked for one more, and some draw then
+            drawn_from.add(_GENERATOR)
     elif key == "persistent_workers":
         drawn_from = {seeded_by}
     if drawn_from:

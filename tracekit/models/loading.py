@@ -175,12 +175,13 @@ def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float
 
 def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> float:
     """The share of its time that the loop would save if so many workers lived from epoch to epoch. 0 where that is not
-    known: what it takes to start workers here was seen in a run that has some."""
+    known: what it takes to start workers here was seen in a run that has some; and of an epoch that is left early those
+    that persist make all that they were asked for before they begin the next one."""
     epochs = int(costs.first.sum())
     again = epochs - costs.settings.made  # of a loader that there was already
     if not workers or not costs.settings.num_workers or costs.settings.persistent_workers or again < 1:
         return 0.0
-    if costs.at_once:
+    if costs.at_once or costs.settings.left_early:
         return 0.0  # one that persists has one iterator for all
     settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))

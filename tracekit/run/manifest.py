@@ -80,6 +80,7 @@ class Loader(msgspec.Struct):
     checked: int = 0  # indices that were compared with their prediction
     predicted: int = 0  # those that were as predicted
     left_early: bool = False  # another epoch began when the program had not had all batches of the last
+    ends_unasked: bool = False  # the program takes all batches of an epoch, and does not ask for one more
     inside: bool = False  # its workers were started by the data set of another one
     stateful: bool = False  # one of torchdata's, whose state can be saved
     storages: int = 0  # pieces of memory that the tensors of a batch have; 0 where that was not seen
