@@ -26,6 +26,7 @@ class Conditions:
 
     def __init__(self) -> None:
         self._patches = Patches()
+        self._programs = 0  # its own thread count
         self._counts: ThreadCounts | None = None
         self._exploration: Exploration | None = None
         self._bucket_exploration: BucketExploration | None = None
@@ -67,11 +68,14 @@ class Conditions:
         if refusal:
             self._agent.note_missing(REFUSED_PLAN, refusal)
             settings = {name: value for name, value in settings.items() if not name.startswith("threads.")}
+        self._programs = torch.get_num_threads()
         apply(torch, settings)
         if self._counts is not None:
-            self._counts.install(torch)
+            self._counts.install(torch, self._programs)
             self._counts.put_in_force(Counts.of(settings))
         elif "threads.intra_op" in settings:
+            set_count = torch.set_num_threads
+            self._agent.after_fork.append(lambda: set_count(1) if self._programs == 1 else None)
             self._patches.replace(torch, "set_num_threads", self._watched_set)
         if "threads.inter_op" in settings:
             self._patches.replace(torch, "set_num_interop_threads", self._already_set)
@@ -79,12 +83,14 @@ class Conditions:
         self._agent.write_status()
 
     def _watched_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
-        """The program has the last word, and the run says so."""
+        """The program has the last word, and the run says so. What a program with one thread forks has one too: OpenMP
+        would wait forever for the threads that only its parent has, and only for our sake."""
         applied = self._agent.session["settings"]["threads.intra_op"]
 
         def set_num_threads(count: int) -> None:
             original(count)
             try:
+                self._programs = count
                 if count != applied and not called_by_torch(sys._getframe(1)):
                     say_programs_own(self._agent, count)
             except Exception as error:

@@ -88,19 +88,22 @@ class ThreadCounts:
         self._counts = Counts()
         self._planned: dict[int, Planned | None] = {}
         agent.naming.tables.append(self._planned)
-        agent.after_fork.append(self.withdraw)
+        agent.after_fork.append(self._withdraw_in_child)
         self.in_force = True  # until the program sets its own count, or in a forked child
         self._split = SplitRNN()
         self._met: set[str] = set()  # the names of the modules that were called, and of layers inside them
         self._own = 0  # the program's own count
+        self._without_us = 0  # the same where nothing is applied
         self._set: Callable[[int], None] = lambda count: None
         self._get: Callable[[], int] = lambda: 0
         self.is_exploring = False
         self.observe: Callable[[torch.nn.Module, str, tuple[Any, ...]], Any] | None = None
         self.on_programs_own: Callable[[int], None] = self._respect
 
-    def install(self, torch: ModuleType) -> None:
-        """Place the hooks, before anything else wraps `nn.Module.__call__`."""
+    def install(self, torch: ModuleType, without_us: int) -> None:
+        """Place the hooks, before anything else wraps `nn.Module.__call__`. `without_us`: the count that the program
+        would have."""
+        self._without_us = without_us
         self._set, self._get = torch.set_num_threads, torch.get_num_threads
         self._own = self._get()
         self._patches.replace(torch, "set_num_threads", self._watched_set)
@@ -201,7 +204,7 @@ class ThreadCounts:
             try:
                 threads.current().count = count
                 if not called_by_torch(sys._getframe(1)):
-                    self._own = count
+                    self._own = self._without_us = count
                     self.on_programs_own(count)
             except Exception as error:
                 self._agent.fail("conditions", error)
@@ -218,9 +221,13 @@ class ThreadCounts:
         self._counts = Counts()
         self._planned.clear()
 
+    def _withdraw_in_child(self) -> None:
+        """In a forked child a team of the parent's is gone, and OpenMP would wait for it forever."""
+        self._own = self._without_us
+        self.withdraw()
+
     def withdraw(self) -> None:
-        """Back to the program's own count and no plan: in a forked child, where a team of the parent's is gone and
-        OpenMP would wait for it forever, and after a failure."""
+        """Back to the program's own count and no plan: after a failure, and in a forked child."""
         self._forget()
         self._set(self._own)
         threads.current().count = self._own

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import run, tracekit
+from recording import ENVIRONMENT, TRACEKIT, run, tracekit
 
 from tracekit.run.reader import open_run
 from tracekit.settings.inside import is_refusal
@@ -157,6 +157,28 @@ print(codes)
         "record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", program
     )
     assert (explored.returncode, explored.stdout) == (0, "{1}\n")
+
+
+def test_a_forked_child_of_a_program_with_one_thread_does_not_wait_for_the_threads_that_it_was_given(
+    tmp_path: Path,
+) -> None:
+    """GIVEN a program with one thread, as torchrun's ranks, that is given two WHEN it forks THEN its child runs on."""
+    program = """
+import os, signal, torch
+def compute():
+    (torch.ones(2_000_000) + 1).exp().sum()
+compute()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    compute()
+    os._exit(torch._C.get_num_threads())
+print(torch._C.get_num_threads(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 2\n")
+    command = [*TRACEKIT, "apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program]
+    done = run(*command, environment=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (0, "2 1\n"), done.stderr
 
 
 def explored(program: str, tmp_path: Path) -> str:

@@ -96,7 +96,8 @@ def test_threads_that_fit_are_not_crowded_however_long_they_wait(tmp_path: Path)
 
 def test_the_quota_counts_and_throttling_is_harm_enough(tmp_path: Path) -> None:
     tape = rank(0, 0.02, 0.02)
-    tape.counter("cgroup.throttled_ns", 1_000 * MS, 3000, 500 * HALVES, machine=True)
+    # Of 5 s a fifth, on each of the four CPUs that its threads are on.
+    tape.counter("cgroup.throttled_ns", 4 * 1_000 * MS, 3000, 500 * HALVES, machine=True)
     tape.counter("host.steal_ns", 400 * MS, 3000, 500 * HALVES, machine=True)
     _, crowd = crowding(tmp_path, [tape], make_manifest(cpus=8, quota=1.5, intra_op=4))
     assert (crowd.cpus, crowd.threads) == (2, 4)

@@ -246,9 +246,13 @@ def _kept(run: Run, process: int, blocks: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _usable(kept: NDArray[np.float64], blocks: pd.DataFrame) -> tuple[NDArray[np.bool_], int]:
-    """Which blocks count: not the first of a count, nor those that were kept from the CPU far more than others."""
-    low, high = np.percentile(kept, [25, 75])
-    disturbed = kept > high + _FENCE * (high - low) if high > low else np.zeros(len(blocks), dtype=bool)
+    """Which blocks count: not the first of a count, nor those that were kept from the CPU far more than others of the
+    same count: many threads are in each other's way."""
+    disturbed = np.zeros(len(blocks), dtype=bool)
+    for _, places in blocks.groupby("name", sort=False).indices.items():
+        low, high = np.percentile(kept[places], [25, 75])
+        if high > low:
+            disturbed[places] = kept[places] > high + _FENCE * (high - low)
     usable = ~blocks["is_first"].to_numpy(dtype=bool) & ~disturbed
     return usable, int(np.count_nonzero(disturbed & ~blocks["is_first"].to_numpy(dtype=bool)))
 

@@ -169,26 +169,31 @@ def _crowding(increases: Increases, manifest: Manifest, loops: Sequence[Loop], w
     loop = min(each.start for each in loops), max(each.end for each in loops)
     worker_cpus = sum(_worker_cpus(increases, worker, loop) for worker in workers)
     in_loops = sum(_runnable(increases, each.process, (each.start, each.end)) for each in loops)
-    cpus = thread_budget(cpu)
+    cpus, affinity = thread_budget(cpu), len(cpu.affinity) or cpu.logical
     waiting, p = _waiting(increases, loops)
 
     def machine(counter: str, offered: float = 1.0) -> float | None:
         return _known(increases.rate(MACHINE, counter, loop) / offered)
 
+    threads = intra_op * len(loops) + int(worker_cpus) if intra_op else None
+    # The kernel adds up for how long it halts the cgroup on each CPU, and halts it on those that it is on.
+    halted = increases.rate(MACHINE, "cgroup.throttled_ns", loop) / max(min(affinity, threads or affinity), 1)
+    halted = min(halted, 1.0) if not math.isnan(halted) else halted
+
     return Crowding(
         host=manifest.host,
         cpus=cpus,
-        affinity=len(cpu.affinity) or cpu.logical,
+        affinity=affinity,
         quota=cpu.quota,
         physical_cores=cpu.physical_cores or None,
         processes=len(loops),
         intra_op=intra_op,
         worker_cpus=round(worker_cpus, 3),
-        threads=intra_op * len(loops) + int(worker_cpus) if intra_op else None,
+        threads=threads,
         runnable=_known(in_loops + worker_cpus),
         waiting=waiting,
         p=p,
-        throttled=machine("cgroup.throttled_ns") if cpu.quota is not None else None,
+        throttled=_known(halted) if cpu.quota is not None else None,
         steal=machine("host.steal_ns", max(cpu.logical, 1)),
         psi_cpu=machine("psi.cpu.some_ns"),
         recording=max(manifest.overhead.budget, manifest.overhead.total),

@@ -66,8 +66,8 @@ class Rounds:
 
     def measure(self, deadline: float, keep: Callable[[], object] = lambda: None) -> None:
         """Run to the end, or until interrupted. From the round on that may decide something `keep` is called after
-        each, as a study may be killed by a batch system. Raises StudyError when a run fails before anything can be decided.
-        """
+        each, as a study may be killed by a batch system. Raises StudyError when a run fails before anything can be
+        decided."""
         try:
             self.run(deadline, keep)
         except KeyboardInterrupt:
