@@ -28,6 +28,7 @@ from tracekit.errors import TracekitError
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.security import Security
 
     from tracekit.analysis.accounts import Each
 
@@ -151,12 +152,26 @@ def _slurm(jobs: int | None, resources: ExitStack) -> "Client":
     if shutil.which("sbatch") is None:
         raise ValueError("there is no sbatch here")
     # One thread in each process: what is done there holds the interpreter's lock much of the time.
-    made = SLURMCluster(processes=cores, scheduler_options={"dashboard_address": ":0"}, security=True)
+    shared = dask.config.get("jobqueue.slurm.shared-temp-directory", None) or os.getcwd()
+    keys = resources.enter_context(TemporaryDirectory(prefix=".tracekit-dask-", dir=os.path.expanduser(shared)))
+    made = SLURMCluster(processes=cores, scheduler_options={"dashboard_address": ":0"}, security=_keys_in(Path(keys)))
     resources.enter_context(_closed(made))
     submitted = made.sync(_submitted, made, jobs or 1)
     if submitted is not None:
         raise ValueError(f"sbatch does not take the job: {submitted}")
     return resources.enter_context(Client(made, timeout=_PATIENCE_S))
+
+
+def _keys_in(folder: Path) -> "Security":
+    """Keys for the jobs alone, made now and left where they can read them: what is sent to a worker is run."""
+    from distributed.security import Security
+
+    made = Security.temporary()
+    roles = [f"tls_{role}_{what}" for role in ("client", "scheduler", "worker") for what in ("cert", "key")]
+    files = {name: folder / name for name in ("tls_ca_file", *roles)}
+    for name, file in files.items():
+        file.write_text(getattr(made, name), encoding="ascii")
+    return Security(require_encryption=True, **{name: str(file) for name, file in files.items()})
 
 
 @contextmanager

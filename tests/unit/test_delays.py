@@ -73,7 +73,8 @@ def test_ranks_that_count_unlike_are_told_nothing(from_then: int, tmp_path: Path
     run = ranks_run(tmp_path / "run", 2, longer=noise(0.003))
     people = find_people(run)
     ways = [way for who in people for way in find_ways(run.of(who.process), who)]
-    unlike = ways[1].sequence + 2 * (ways[1].sequence >= from_then)  # two buckets a step
+    a_step = ways[1].sequence[1] - ways[1].sequence[0]
+    unlike = ways[1].sequence + a_step * (ways[1].sequence >= from_then)
     assert rank_groups(ways, people, find_steps(run))[1] == []
     groups, missing = rank_groups([ways[0], replace(ways[1], sequence=unlike)], people, find_steps(run))
     assert groups == [] and "count unlike" in missing[0].why

@@ -72,8 +72,9 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
 
     def save() -> Study:
         advice = _conclude(rounds.comparisons(), tried, own_cap, effect_on(ranks, has_hook), apply)
-        found = {"settings": advice.settings, "explored": str(run.path), "advice": advice.why}
-        return rounds.save("ddp", entries_of(advice), advice.why, **found)
+        return rounds.save(
+            "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
+        )
 
     if tried:
         rounds.measure(deadline, save)

@@ -47,8 +47,14 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
 
     def save() -> Study:
         advice = _conclude(rounds.comparisons(), conditions, loader, facts, command, folder)
-        found = {"settings": advice.settings, "explored": str(run.path), "advice": advice.why}
-        return rounds.save("loading", entries_of(advice), advice.why, **found)
+        return rounds.save(
+            "loading",
+            entries_of(advice),
+            advice.why,
+            settings=advice.settings,
+            explored=str(run.path),
+            advice=advice.why,
+        )
 
     if names:
         rounds.measure(deadline, save)
