@@ -221,20 +221,17 @@ class Buckets:
             state.has_looked |= not is_bucket
             how = self._number(state, sort) if is_bucket else ASYNC_CALL
             self._add(op, sort, number, ready, ready, how, work.is_completed)
-            if (
-                is_bucket
-                and state.seen == state.before
-                and self._agent.phases is not None
-                and self._has_all_gradients()
-            ):
-                self._agent.phases.enter(COMMUNICATION)
+            if is_bucket and state.seen == state.before:
+                self._wait_where_all_is_there()
             self._spent(clock() - begun)
         except Exception as error:
             self._agent.fail("collectives", error)
 
-    def _has_all_gradients(self) -> bool:
-        """Whether all models have, as far as is known: the pass may go on through another one."""
-        return all(state.seen == state.before for state in self._passes if state.before > 0)
+    def _wait_where_all_is_there(self) -> None:
+        """When all gradients are there, what is left of the backward pass is waiting for the buckets; as far as is
+        known, and of all models: the pass may go on through another one."""
+        if self._agent.phases is not None and all(each.seen == each.before for each in self._passes if each.before > 0):
+            self._agent.phases.enter(COMMUNICATION)
 
     def _spent(self, ns: int) -> None:
         if self._agent.phases is not None:
@@ -314,9 +311,8 @@ class Buckets:
                     sort = self._sort(group, bucket.buffer())
                     self.begun(group)
                     self._add(self._bucket, sort, number, ready, begun, self._number(state, sort), future.done)
-                    # When all gradients are there, what is left of the backward pass is waiting for the buckets.
-                    if phases is not None and bucket.is_last() and self._has_all_gradients():
-                        phases.enter(COMMUNICATION)
+                    if bucket.is_last():
+                        self._wait_where_all_is_there()
                     self._spent(clock() - begun)
                 except Exception as error:
                     self._agent.fail("collectives", error)

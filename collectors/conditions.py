@@ -16,6 +16,7 @@ from .loader_settings import LoaderSettings
 from .loaders import TORCHDATA
 from .patching import Patches, skip_our_frames
 from .thread_counts import Counts, ThreadCounts, called_by_torch, say_programs_own
+from .workers_to_fork import NO_WORKER
 
 
 class Conditions:
@@ -74,8 +75,7 @@ class Conditions:
             self._counts.install(torch, self._programs)
             self._counts.put_in_force(Counts.of(settings))
         elif "threads.intra_op" in settings:
-            set_count = torch.set_num_threads
-            self._agent.after_fork.append(lambda: set_count(1) if self._programs == 1 else None)
+            self._agent.after_fork.append(functools.partial(self._keep_to_one, torch.set_num_threads))
             self._patches.replace(torch, "set_num_threads", self._watched_set)
         if "threads.inter_op" in settings:
             self._patches.replace(torch, "set_num_interop_threads", self._already_set)
@@ -83,8 +83,7 @@ class Conditions:
         self._agent.write_status()
 
     def _watched_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
-        """The program has the last word, and the run says so. What a program with one thread forks has one too: OpenMP
-        would wait forever for the threads that only its parent has, and only for our sake."""
+        """The program has the last word, and the run says so."""
         applied = self._agent.session["settings"]["threads.intra_op"]
 
         def set_num_threads(count: int) -> None:
@@ -97,6 +96,15 @@ class Conditions:
                 self._agent.fail("conditions", error)
 
         return set_num_threads
+
+    def _keep_to_one(self, set_num_threads: Callable[[int], None]) -> None:
+        """What a program with one thread has forked has one too: OpenMP would wait forever for the threads that its
+        parent has, and has for our sake only."""
+        if self._programs == 1:
+            set_num_threads(1)
+            if self._agent.worker == NO_WORKER:  # torch gives one to those of loaders
+                why = "it has one thread, as the program has without: OpenMP would wait there for those of its parent"
+                self._agent.note_missing("threads.intra_op in what the program forks", why)
 
     def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
         """Torch allows one call in a process and raises at the second: the program's must not fail because of ours."""

@@ -37,7 +37,8 @@ def serve(directory: Path | str, host: str, port: int, base_path: str = "", allo
         # A busy browser is no reason for a line on the terminal.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _leave)
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, _leave)
         address = f"http://[{host}]" if ":" in host else f"http://{host}"
         address += f":{listener.getsockname()[1]}{base_path}/{token}/"
         with suppress(KeyboardInterrupt):
@@ -62,5 +63,5 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Unwind on SIGTERM, so that the scratch files are removed."""
+    """Unwind on a signal, so that the scratch files are removed."""
     sys.exit(128 + number)

@@ -76,8 +76,8 @@ def judge(
 
 def _widened(interval: tuple[float, float, float], wider: float) -> tuple[float, float, float]:
     low, expected, high = interval
-    limits = (expected - min(wider * (expected - low), UNKNOWN), expected + min(wider * (high - expected), UNKNOWN))
-    return limits[0], expected, limits[1]
+    below, above = (min(wider * each, UNKNOWN) for each in (expected - low, high - expected))
+    return expected - below, expected, expected + above
 
 
 def _detectable(ratios: Floats, wider: float) -> float:
