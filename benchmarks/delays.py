@@ -6,7 +6,7 @@ A delay of a twentieth of a step and more is planted in each phase, of one rank 
 sleeping and as computing; `right` where it is the first cause named. Runs without any delay are to name nobody;
 `most_clean` is the largest share of a step by which a rank took longer than the others (lower bound) for a phase, by
 being blocked and by computing, or in all phases alike, or was kept from its CPU for longer, which `NOTABLE` in
-`tracekit/analysis/delays.py` must exceed.
+`tracekit/analysis/delays.py` must exceed; what is told of computing as undecided is listed as `undecided`.
 """
 
 import argparse
@@ -49,14 +49,21 @@ def output_of(command: list[str]) -> str:
 
 
 def recorded(ranks: int, folder: str, *flags: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """The causes that are named, and by how much phases were longer at least, as shares of a step."""
+    """The causes that are told, and by how much phases were longer at least, as shares of a step."""
     run = f"{folder}/run"
     output_of([*TRACEKIT, "record", "-q", "--force", "-o", run, "--", *torchrun(ranks, *flags)])
     report = json.loads(output_of([*TRACEKIT, "analyze", "--json", run]))
-    named = [each for each in report["findings"] if each["id"] in ("delay.root_cause", "delay.slower_rank")]
-    causes = [each["evidence"] for each in named]
+    causes = [each["evidence"] for each in report["findings"] if each["id"].startswith("delay.")]
     meetings, _ = aligned(next(find_meetings(open_run(run))))
     return causes, delays.most_by_chance(meetings, report["steps"]["median_ms"] * 1e6)
+
+
+def parted(causes: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
+    """Rank and phase of the causes that are named, and of those that are undecided."""
+    parts: dict[str, list[tuple[int, str]]] = {"named": [], "undecided": []}
+    for each in causes:
+        parts["undecided" if each["undecided"] else "named"].append((each["rank"], each["phase"]))
+    return parts
 
 
 def main() -> None:
@@ -75,14 +82,16 @@ def main() -> None:
                     flags = ["--phase", phase, "--late", late, "--ms", f"{late_ms:.3f}", *busy]
                     causes, _ = recorded(ranks, folder, *flags)
                     wanted = {ranks - 1} if late != "turns" else set(range(ranks))
-                    named = {each["rank"] for each in causes if each["phase"] == phase}
-                    right = bool(causes) and causes[0]["phase"] == phase and named == wanted
-                    planted.append({"ranks": ranks, "phase": phase, "late": late, "busy": bool(busy), "right": right,
-                                    "named": [[each["rank"], each["phase"]] for each in causes]})  # fmt: skip
+                    told = parted(causes)
+                    named = {rank for rank, named_phase in told["named"] if named_phase == phase}
+                    right = bool(told["named"]) and told["named"][0][1] == phase and named == wanted
+                    planted.append(
+                        {"ranks": ranks, "phase": phase, "late": late, "busy": bool(busy), "right": right} | told
+                    )
                     progress(f"{ranks} ranks, {phase} of {late}: {'right' if right else causes}")
             for _ in range(options.clean):
                 causes, most = recorded(ranks, folder)
-                clean.append({"ranks": ranks, "named": [[e["rank"], e["phase"]] for e in causes], "most": most})
+                clean.append({"ranks": ranks, **parted(causes), "most": most})
                 progress(f"{ranks} ranks, clean: {clean[-1]}")
     found = {
         "planted": len(planted),

@@ -115,14 +115,31 @@ def test_ranks_that_are_late_in_turns_are_all_named(phase: str, ranks: int, tmp_
     assert not any(each.always for each in named)
 
 
-@pytest.mark.parametrize(("share", "is_named"), [(0.012, False), (0.03, True)])
+@pytest.mark.parametrize(("share", "is_named"), [(0.012, None), (0.03, "undecided"), (0.05, "root_cause")])
 def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
-    share: float, is_named: bool, tmp_path: Path
+    share: float, is_named: str | None, tmp_path: Path
 ) -> None:
+    """GIVEN a rank that computes its backward pass longer in all steps THEN it is the cause where that is more than one
+    start of a process differs from the next; undecided where it is as much."""
     late = delay("backward", share * STEP_MS, lambda step: 0)
     run = ranks_run(tmp_path / "run", 2, longer=both(late, noise(0.003)), computes=True)
+    report = analyze(run)
+    named = report.ranks[0].delays
+    assert [(each.rank, each.phase, each.by) for each in named] == [(0, "backward", "computing")] * bool(is_named)
+    told = [each for each in report.findings if each.id.startswith("delay.")]
+    assert [each.id for each in told] == [f"delay.{is_named}"] * bool(is_named)
+    assert all(("another recording" in each.title) == (is_named == "undecided") for each in told)
+
+
+def test_what_is_undecided_is_told_behind_what_is_certain(tmp_path: Path) -> None:
+    """GIVEN ranks that are late in turns, and one that computes longer in all steps, which costs the others more."""
+    turns = delay("loading", SHARE * STEP_MS, lambda step: step % 2)
+    start = delay("backward", 0.04 * STEP_MS, lambda step: 0)
+    run = ranks_run(tmp_path / "run", 2, longer=both(both(turns, start), noise(0.003)), computes=True)
     named = find_delays(meetings_of(run), STEP_NS).delays
-    assert [(each.rank, each.phase, each.by) for each in named] == [(0, "backward", "computing")] * is_named
+    assert [each.undecided for each in named] == [False, False, True]
+    assert {(each.rank, each.phase) for each in named[:2]} == {(0, "loading"), (1, "loading")}
+    assert (named[2].rank, named[2].phase) == (0, "backward") and named[2].cost_s > named[1].cost_s
 
 
 PASSES = ["forward", "backward"]

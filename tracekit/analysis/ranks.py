@@ -102,7 +102,7 @@ def _delays(delays: Sequence[Delay], meetings: Meetings) -> list[DelaySummary]:
     return [
         DelaySummary(
             delay.rank, delay.phase, delay.by, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share),
-            delay.always, hosts[delay.rank], of_host(delay),
+            delay.always, hosts[delay.rank], of_host(delay), delay.undecided,
         )
         for delay in delays
     ]  # fmt: skip

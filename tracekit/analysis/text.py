@@ -39,8 +39,8 @@ _TELLING = (
     "psi.memory.some_ns",
     "psi.io.some_ns",
 )
-# What is said of ranks.
-CAUSES = ("delay.root_cause", "delay.slower_rank", "distributed.never_ended", "ddp.unused_parameters")
+# How what is said of ranks begins.
+CAUSES = ("delay.", "distributed.never_ended", "ddp.unused_parameters")
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 Lines = list[str]
@@ -225,7 +225,7 @@ def _ranks(report: Report) -> Lines:
     ]
     head = ["group", "ranks", "meetings", "waited", "transfer", "efficiency", "balance", "serial.", "transf."]
     lines = ["RANKS  who waited for whom", *_table(head, rows), *_more(len(report.ranks))]
-    causes = [finding.title for finding in report.findings if finding.id in CAUSES]
+    causes = [finding.title for finding in report.findings if finding.id.startswith(CAUSES)]
     return lines + [line for cause in (causes[:_ROWS] + _doubts(report)) for line in _wrapped(cause)]
 
 
