@@ -80,6 +80,7 @@ class Agent:
         self._failed: dict[str, str] = {}
         self._facts: dict[str, object] = {}
         self._missing: dict[str, str] = {}
+        self._is_told = True  # all that is missing, by the status
         self._status_written = 0
         self.step_source_rank = 99
         self._write_at = self.act_at = 0  # steps
@@ -150,6 +151,7 @@ class Agent:
         """Say that something is not captured in this process, and why."""
         is_new = what not in self._missing
         self._missing[what] = why
+        self._is_told &= not is_new
         if is_new and self.worker != NO_WORKER:  # it leaves without a last status
             self.write_status()
 
@@ -243,6 +245,7 @@ class Agent:
     def write_status(self) -> None:
         """Replace the status file; lost silently when the disk does not take it."""
         self._status_written = clock()
+        self._is_told = True
         status = {
             "failed": self._failed,
             "missing": self._missing,
@@ -290,14 +293,14 @@ class Agent:
     def _after_the_notes(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def leave(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._run_all([*self.before_leaving, self.write_noted, self._write_what_was_lost])
+                self._run_all([*self.before_leaving, self.write_noted, self._write_what_is_not_told])
             finally:  # whatever a signal handler raises meanwhile: nobody comes back from here
                 original(*args, **kwargs)
 
         return leave
 
-    def _write_what_was_lost(self) -> None:
-        if self.spool.dropped:
+    def _write_what_is_not_told(self) -> None:
+        if self.spool.dropped or not self._is_told:
             self.write_status()
 
     def _run_all(self, actions: list[Callable[[], None]]) -> None:

@@ -2,11 +2,12 @@
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 
 from tracekit.settings.exploration import explores_buckets
-from tracekit.settings.inside import REFUSED_PLAN, apply, mismatch
+from tracekit.settings.inside import FORKED_WITH_ONE, REFUSED_PLAN, apply, mismatch
 
 from .agent import Agent
 from .bucket_exploration import BucketExploration
@@ -27,7 +28,7 @@ class Conditions:
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._programs = 0  # its own thread count
+        self._programs = 0  # its own thread count, of the main thread
         self._counts: ThreadCounts | None = None
         self._exploration: Exploration | None = None
         self._bucket_exploration: BucketExploration | None = None
@@ -89,8 +90,11 @@ class Conditions:
         def set_num_threads(count: int) -> None:
             original(count)
             try:
-                self._programs = count
-                if count != applied and not called_by_torch(sys._getframe(1)):
+                if called_by_torch(sys._getframe(1)):
+                    return
+                if threading.current_thread() is threading.main_thread():
+                    self._programs = count
+                if count != applied:
                     say_programs_own(self._agent, count)
             except Exception as error:
                 self._agent.fail("conditions", error)
@@ -104,7 +108,7 @@ class Conditions:
             set_num_threads(1)
             if self._agent.worker == NO_WORKER:  # torch gives one to those of loaders
                 why = "it has one thread, as the program has without: OpenMP would wait there for those of its parent"
-                self._agent.note_missing("threads.intra_op in what the program forks", why)
+                self._agent.note_missing(FORKED_WITH_ONE, why)
 
     def _already_set(self, original: Callable[[int], None]) -> Callable[[int], None]:
         """Torch allows one call in a process and raises at the second: the program's must not fail because of ours."""

@@ -25,6 +25,7 @@ from .naming import LEFT_ALONE
 from .patching import Patches
 from .split_rnn import SplitRNN, can_split
 from .spool import threads
+from .workers_to_fork import NO_WORKER
 
 if TYPE_CHECKING:
     import torch
@@ -203,8 +204,10 @@ class ThreadCounts:
             original(count)
             try:
                 threads.current().count = count
-                if not called_by_torch(sys._getframe(1)):
+                of_torch = called_by_torch(sys._getframe(1))
+                if not of_torch or self._agent.worker != NO_WORKER:  # and not of the thread that pins memory
                     self._own = self._without_us = count
+                if not of_torch:
                     self.on_programs_own(count)
             except Exception as error:
                 self._agent.fail("conditions", error)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import threading
@@ -153,7 +154,12 @@ def _slurm(jobs: int | None, resources: ExitStack) -> "Client":
         raise ValueError("there is no sbatch here")
     # One thread in each process: what is done there holds the interpreter's lock much of the time.
     shared = dask.config.get("jobqueue.slurm.shared-temp-directory", None) or os.getcwd()
-    keys = resources.enter_context(TemporaryDirectory(prefix=".tracekit-dask-", dir=os.path.expanduser(shared)))
+    if shlex.quote(shared := os.path.expanduser(shared)) != shared:  # a job's script has its name as it is
+        raise ValueError(
+            f"jobs are to find their keys in {shared!r}, whose name a shell would not leave alone; set"
+            " jobqueue.slurm.shared-temp-directory in the Dask configuration to another folder that they share"
+        )
+    keys = resources.enter_context(TemporaryDirectory(prefix=".tracekit-dask-", dir=shared, ignore_cleanup_errors=True))
     made = SLURMCluster(processes=cores, scheduler_options={"dashboard_address": ":0"}, security=_keys_in(Path(keys)))
     resources.enter_context(_closed(made))
     submitted = made.sync(_submitted, made, jobs or 1)

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
-from tracekit.analysis.ranks import why_nobody
+from tracekit.analysis.ranks import NOT_TOLD, why_nobody
 from tracekit.analysis.report_schema import ClockSummary, RankGroup, Report
 from tracekit.analysis.text import CAUSES
 from tracekit.dashboards.figures import text
@@ -27,7 +27,8 @@ def render(view: View) -> Component:
     report = run.report()
     causes_told = _causes(report) or [nothing(f"{why_nobody(each)}.") for each in report.ranks[:_GROUPS]]
     if not causes_told and report.buckets is None:
-        return page("Distributed", section("No ranks that wait for each other were seen in this run", _why(run.run)))
+        why = _why(run.run, report)
+        return page("Distributed", section("No ranks that wait for each other were seen in this run", why))
     groups = report.ranks[:_GROUPS]
     drawn = run.once("meetings", lambda: _meetings(run.run, groups))
     more = len(report.ranks) - len(groups)
@@ -56,7 +57,10 @@ def render(view: View) -> Component:
     )
 
 
-def _why(run: Run) -> Component:
+def _why(run: Run, report: Report) -> Component:
+    untold = [note for note in report.missing if note.what.startswith(NOT_TOLD)]
+    if untold:
+        return nothing(" ".join(text.one_line(f"Not known is {note.what}: {note.why}.", 400) for note in untold))
     if int(run.sql("SELECT count(*) AS rows FROM collectives")["rows"].iloc[0]):
         return nothing(
             "Its ranks communicated, but not two of them were seen to wait for each other at least twice: on a GPU"
@@ -69,7 +73,7 @@ def _meetings(run: Run, groups: Sequence[RankGroup]) -> list[go.Figure | None]:
     """The meetings in the middle of the run, by group; None of one with more ranks than can be drawn."""
     found: list[go.Figure | None] = [None] * len(groups)
     if any(len(group.ranks) <= _MOST_LANES for group in groups):
-        met = (each for each in find_meetings(run) if each.entered.shape[1] > 1)
+        met = (each for each in find_meetings(run) if each.is_possible and each.entered.shape[1] > 1)
         for at, as_recorded in zip(range(len(groups)), met, strict=False):
             meetings, _ = aligned(as_recorded)
             if len(meetings.ranks) <= _MOST_LANES:

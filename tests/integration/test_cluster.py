@@ -199,6 +199,24 @@ def test_a_queue_that_takes_no_job_is_told_in_one_line(
     refused(run(sys.executable, *words, environment=environment), said)
 
 
+def test_a_folder_that_a_job_would_not_find_is_told_in_one_line(path: Path, tmp_path: Path) -> None:
+    """GIVEN a folder with a space in its name THEN a job's script, which has it as it is, would name two others."""
+    pytest.importorskip("dask_jobqueue")
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "sbatch").chmod(stat.S_IRWXU)
+    (tmp_path / "my project").mkdir()
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "DASK_JOBQUEUE__SLURM__CORES": "1",
+        "DASK_JOBQUEUE__SLURM__MEMORY": "1GB",
+        "DASK_JOBQUEUE__SLURM__SHARED_TEMP_DIRECTORY": str(tmp_path / "my project"),
+    }
+    words = ["-m", "tracekit", "analyze", str(path), "--scheduler", "slurm"]
+    refused(run(sys.executable, *words, environment=environment), "jobqueue.slurm.shared-temp-directory")
+    assert list((tmp_path / "my project").iterdir()) == []
+
+
 def refused(done: "subprocess.CompletedProcess[str]", said: str) -> None:
     assert done.returncode == 2, done.stderr
     assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr

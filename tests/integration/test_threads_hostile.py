@@ -179,6 +179,25 @@ print(torch._C.get_num_threads(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1
     command = [*TRACEKIT, "apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program]
     done = run(*command, environment=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (0, "2 1\n"), done.stderr
+    assert "not applied: threads.intra_op in what the program forks" in done.stderr
+
+
+def test_a_count_that_a_helper_takes_for_itself_is_not_that_of_what_is_forked(tmp_path: Path) -> None:
+    """GIVEN a program with two threads, of which a thread takes one for itself, as the one that pins memory does."""
+    program = """
+import os, threading, torch
+helper = threading.Thread(target=torch.set_num_threads, args=(1,))
+helper.start()
+helper.join()
+pid = os.fork()
+if pid == 0:
+    os._exit(torch._C.get_num_threads())
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    (tmp_path / "settings.toml").write_text("[threads]\nintra_op = 2\n")
+    command = [*TRACEKIT, "apply", str(tmp_path / "settings.toml"), "--", sys.executable, "-c", program]
+    done = run(*command, environment=ENVIRONMENT | {"OMP_NUM_THREADS": "2"})
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 def explored(program: str, tmp_path: Path) -> str:
@@ -288,8 +307,11 @@ print(torch.get_num_threads())
     assert " in process " in note.what and not is_refusal(note.what)
 
 
-def test_a_count_that_the_parent_of_the_training_has_set_ends_the_plan(tmp_path: Path) -> None:
-    """GIVEN a program that sets its own count and trains in a fork THEN the settings were not in force."""
+@pytest.mark.parametrize("own", ["set_num_threads", "OMP_NUM_THREADS"])
+def test_settings_were_not_in_force_where_a_fork_trains_with_the_one_thread_of_its_parent(
+    own: str, tmp_path: Path
+) -> None:
+    """GIVEN a program with one thread, by a call or from outside, that trains in a fork."""
     program = """
 import torch, multiprocessing
 def train():
@@ -298,14 +320,17 @@ def train():
     for _ in range(50):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
-torch.set_num_threads(1)
+if __own__:
+    torch.set_num_threads(1)
 process = multiprocessing.get_context("fork").Process(target=train)
 process.start()
 process.join()
 """
     (tmp_path / "two.toml").write_text("[threads]\nintra_op = 2\n")
-    command = ["--settings", str(tmp_path / "two.toml"), "--", sys.executable, "-c", program]
-    recorded = tracekit("record", "-q", "-o", str(tmp_path / "run"), *command)
+    program = program.replace("__own__", str(own == "set_num_threads"))
+    words = ["record", "-q", "-o", str(tmp_path / "run"), "--settings", str(tmp_path / "two.toml"), "--"]
+    one = {"OMP_NUM_THREADS": "1" if own == "OMP_NUM_THREADS" else "2"}
+    recorded = run(*TRACEKIT, *words, sys.executable, "-c", program, environment=ENVIRONMENT | one)
     assert recorded.returncode == 0, recorded.stderr
     assert any(is_refusal(note.what) for note in open_run(tmp_path / "run").missing)
 

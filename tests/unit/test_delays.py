@@ -1,7 +1,9 @@
 """Whose delay the ranks waited for: planted in each phase, of one rank or in turns, among noise; none without any."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, Longer, both, delay, noise, ranks_run
 from synthetic import Tape, make_run, ns
 
+from tracekit.analysis.accounts import Account
 from tracekit.analysis.delays import NOISE, THROUGHOUT, _of_its_turn, causes, find_delays
 from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
 from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, _chosen, find_meetings, find_ways, with_parts
@@ -77,7 +80,16 @@ def test_ranks_that_count_unlike_are_told_nothing(from_then: int, tmp_path: Path
     unlike = ways[1].sequence + a_step * (ways[1].sequence >= from_then)
     assert rank_groups(ways, people, find_steps(run))[1] == []
     groups, missing = rank_groups([ways[0], replace(ways[1], sequence=unlike)], people, find_steps(run))
-    assert groups == [] and "count unlike" in missing[0].why
+    assert groups == [] and "was not seen on each" in missing[0].why
+
+    def each(function: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
+        for of_process in map(function, *items):
+            is_late = isinstance(of_process, Account) and of_process.person.rank == 1
+            yield replace(of_process, ways=[replace(ways[1], sequence=unlike)]) if is_late else of_process
+
+    report = analyze(run, each=each)
+    assert report.ranks == [] and not report.complete and missing[0] in report.missing
+    assert analyze(run).complete and analyze(run).ranks
 
 
 def test_turns_are_told_by_the_steps_whatever_else_is_communicated(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from tracekit.analysis.words import shortened
 from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
 
+# What is missing of a group, so that nothing is told of it.
+NOT_TOLD = "who waited for whom in group "
+
 
 def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> tuple[list[RankGroup], list[Missing]]:
     """What is known of each group of ranks that met at least twice, those that met most often first; and of which
@@ -26,8 +29,11 @@ def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> 
     missing: list[Missing] = []
     for each in meetings_of(ways, people):
         if not each.is_possible:
-            why = "its ranks count unlike what they do together: something that all of them did was not seen on each"
-            missing.append(Missing(f"who waited for whom in group {each.group}", why, lost=True))
+            why = (
+                "ranks were seen to leave what they do together before others had come to it: something that all of"
+                " them did was not seen on each, or a communication hook does not wait for all of them"
+            )
+            missing.append(Missing(NOT_TOLD + each.group, why, lost=True))
         elif each.entered.shape[1] > 1:
             groups.append(_group(each, usual, ends))
     return groups, missing

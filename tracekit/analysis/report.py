@@ -56,13 +56,14 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     operators = operator_times(here, steps.main)
     in_order = sorted(looping, key=lambda account: account.person.process)
     manifest = run.manifest
-    ranks, unlike = rank_groups([way for account in accounts for way in account.ways], people, steps)
+    ranks, untold = rank_groups([way for account in accounts for way in account.ways], people, steps)
     unfinished_of = [note for account in in_order for note in account.unfinished]
+    missing = list(dict.fromkeys([*all_missing(run, main is not None, unfinished_of), *untold]))
     report = Report(
         schema=REPORT_VERSION,
         run=run.name,
-        complete=run.complete,
-        missing=all_missing(run, main is not None, [*unfinished_of, *unlike]),
+        complete=run.complete and not any(note.lost for note in missing),
+        missing=missing,
         steps=_summary(here, steps, [account.summary for account in in_order if account.summary]),
         findings=[],
         settings=[],

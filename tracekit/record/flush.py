@@ -14,7 +14,7 @@ from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch, Wrapped
 from tracekit.run.writer import PartWriter
-from tracekit.settings.inside import is_of_threads, never_taken
+from tracekit.settings.inside import ENDED_PLAN, FORKED_WITH_ONE, is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
 
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
@@ -155,6 +155,8 @@ class Flusher:
                 )
             is_beside = 2 * _steps(status) < most_steps  # a helper may have thread counts of its own
             for what, why in _texts(status.get("missing")).items():
+                if what == FORKED_WITH_ONE and not is_beside:
+                    what = ENDED_PLAN
                 if not is_of_threads(what):
                     manifest.add_missing(what, why)
                 elif not _is_worker(status):  # one that loads has no plan, and what its parent has said

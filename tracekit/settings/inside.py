@@ -8,6 +8,8 @@ from typing import Any
 REFUSED_PLAN = "the thread plan"
 # The same of counts that were in force until the program set its own.
 ENDED_PLAN = "the thread counts, from then on"
+# The same of what a program with one thread forks, if it does not run the loop.
+FORKED_WITH_ONE = "threads.intra_op in what the program forks"
 # What a run misses from where its exploration ended before its time.
 ENDED_EXPLORATION = "the exploration of thread counts"
 ENDED_BUCKET_EXPLORATION = "an exploration of gradient buckets"

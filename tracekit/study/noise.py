@@ -108,7 +108,8 @@ class NoiseStudy:
         self._stopped = "interrupted"
 
     def measure(self, conditions: Sequence[str], deadline: float) -> None:
-        """Run the command under these conditions in turn for as long as there is time (`time.monotonic`).
+        """Run the command under these conditions in turn for as long as there is time (`time.monotonic`). What is found
+        is saved after each run, as a study may be killed by a batch system.
 
         Raises StudyError when the first run fails.
         """
@@ -116,6 +117,9 @@ class NoiseStudy:
         try:
             while time.monotonic() + self._runs.usual_seconds() <= deadline and not self._stopped:
                 queue = self._run(self._filled(queue, conditions))
+                self._stopped = f"it was not through: what it had found after {len(self._blocks.doses)} runs with noise"
+                self.save()
+                self._stopped = ""
         except KeyboardInterrupt:
             self.interrupted()
         except StudyError as error:
