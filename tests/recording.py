@@ -1,12 +1,16 @@
 """Running a program plainly and under `tracekit record`, for tests."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tracekit.advice import analyze
+from tracekit.analysis.report import report_json
 from tracekit.run.reader import Run, open_run
 
 PROGRAMS = Path(__file__).parent / "integration" / "programs"
@@ -28,6 +32,12 @@ class Recorded:
     @property
     def run(self) -> Run:
         return open_run(self.path)
+
+
+def reported(run: Run) -> dict[str, Any]:
+    """What `analyze --json` prints of a run, without the seconds that another Python takes to start."""
+    found: dict[str, Any] = json.loads(report_json(analyze(run)))
+    return found
 
 
 # What torch says as it aborts a rank at its end, all work done: once in a hundred runs or so of a busy machine, also

@@ -106,7 +106,7 @@ def drag_zoom(page: Page, figure: str, begin: float, end: float) -> None:
     page.mouse.up()
 
 
-@pytest.mark.parametrize("figure", ["timeline", "counters"])
+@pytest.mark.parametrize("figure", ["timeline", pytest.param("counters", marks=pytest.mark.long)])
 def test_a_drag_zooms_and_the_server_answers_with_more_detail(figure: str, server: Server, watched: Watched) -> None:
     page = watched.page
     open_page(page, server, figure)

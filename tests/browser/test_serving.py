@@ -54,7 +54,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert "choose another --port" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_it_ends_at_once_and_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
     training_run(tmp_path / "run", steps=2000)
     scratch = tmp_path / "scratch"

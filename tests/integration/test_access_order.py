@@ -12,7 +12,7 @@ from torch.utils.data import RandomSampler
 PROGRAM = Path(__file__).parent / "programs" / "access_orders.py"
 
 
-@pytest.mark.parametrize("profile", ["auto", "full"])
+@pytest.mark.parametrize("profile", ["auto", pytest.param("full", marks=pytest.mark.long)])
 def test_orders_are_known_as_far_ahead_as_they_can_be(tmp_path: Path, profile: str) -> None:
     """GIVEN loaders whose programs keep to torch's order, or break it between or within epochs THEN each is told as
     known for the run, for an epoch or not at all, every index of a known one as predicted; and nothing is disturbed. So

@@ -134,12 +134,13 @@ def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, progra
     assert not [note for note in run.missing if note.what.startswith("an exploration")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        pytest.param("hook", "calls DistributedDataParallel.register_comm_hook", marks=pytest.mark.long),
-        pytest.param("static", "its graph is static", marks=pytest.mark.long),
-        pytest.param("look toggle", "other parameters are trained", marks=pytest.mark.long),
+        ("hook", "calls DistributedDataParallel.register_comm_hook"),
+        ("static", "its graph is static"),
+        ("look toggle", "other parameters are trained"),
         ("one explores", "not all ranks explore"),
     ],
 )

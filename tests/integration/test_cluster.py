@@ -50,10 +50,10 @@ def alone(path: Path) -> bytes:
     return report_json(analyze(open_run(path)))
 
 
+@pytest.mark.long
 def test_the_report_is_the_same_whoever_looks_at_the_processes(path: Path, alone: bytes) -> None:
     with cluster("local:2") as each:
         assert report_json(analyze(open_run(path), each)) == alone
-    assert b'"rank": 4,\n' in alone  # who is late
 
 
 def test_a_worker_that_dies_in_the_midst_changes_nothing(path: Path, alone: bytes) -> None:
@@ -77,6 +77,7 @@ def test_a_worker_that_dies_in_the_midst_changes_nothing(path: Path, alone: byte
     assert killed
 
 
+@pytest.mark.long
 def test_a_notebook_whose_event_loop_runs_has_workers_too(path: Path, alone: bytes) -> None:
     async def cell() -> bytes:
         workers = distributed.LocalCluster(n_workers=1, dashboard_address=":0")
@@ -87,10 +88,15 @@ def test_a_notebook_whose_event_loop_runs_has_workers_too(path: Path, alone: byt
         assert thread.submit(asyncio.run, cell()).result() == alone
 
 
-def test_the_command_takes_workers_of_its_own_or_those_of_a_scheduler(path: Path, alone: bytes) -> None:
+def test_the_command_takes_workers_of_its_own(path: Path, alone: bytes) -> None:
     own = tracekit("analyze", str(path), "--json", "--scheduler", "local:2")
     assert (own.returncode, own.stderr) == (0, "")
     assert own.stdout.encode().rstrip() == alone
+    assert b'"rank": 4,\n' in alone  # who is late
+
+
+@pytest.mark.long
+def test_the_command_takes_workers_of_a_scheduler(path: Path, alone: bytes) -> None:
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as workers:
         given = tracekit("analyze", str(path), "--json", "--scheduler", workers.scheduler_address)
     assert (given.returncode, given.stderr) == (0, "")
@@ -134,8 +140,8 @@ def group_lives(group: int) -> bool:
     ("where", "said"),
     [
         ("nowhere", "none; give local, slurm"),
-        ("local:0", "none; give local, slurm"),
-        ("127.0.0.1:1", "no cluster to be had"),
+        pytest.param("local:0", "none; give local, slurm", marks=pytest.mark.long),
+        pytest.param("127.0.0.1:1", "no cluster to be had", marks=pytest.mark.long),
         ("/no/such/scheduler.json", "No such file"),
     ],
 )
@@ -144,6 +150,12 @@ def test_a_cluster_that_is_none_is_told_in_one_line(where: str, said: str, path:
     assert done.returncode == 2
     assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert done.stdout == ""
+
+
+def test_a_port_at_which_nobody_listens_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.cluster._PATIENCE_S", 1)
+    with pytest.raises(TracekitError, match="no cluster to be had"), cluster("127.0.0.1:1"):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -181,7 +193,13 @@ def test_a_scheduler_without_workers_is_told_in_one_line(path: Path) -> None:
         refused(tracekit("analyze", str(path), "--scheduler", workers.scheduler_address), "it has no workers")
 
 
-@pytest.mark.parametrize(("sbatch", "said"), [(None, "no sbatch"), ("echo bad partition >&2; exit 1", "bad partition")])
+@pytest.mark.parametrize(
+    ("sbatch", "said"),
+    [
+        (None, "no sbatch"),
+        pytest.param("echo bad partition >&2; exit 1", "bad partition", marks=pytest.mark.long),
+    ],
+)
 def test_a_queue_that_takes_no_job_is_told_in_one_line(
     sbatch: str | None, said: str, path: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from recording import ENVIRONMENT, TORCHRUN, TRACEKIT
 
 from tracekit.advice import analyze
-from tracekit.run.reader import open_run
+from tracekit.run.reader import Run, open_run
 
 PROGRAM = """
 import hashlib, sys
@@ -46,28 +46,43 @@ def run(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(words, capture_output=True, text=True, timeout=280, env=ENVIRONMENT)
 
 
-def test_settings_reach_every_rank_and_two_ranks_get_the_same_weights(program: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def with_torchs_buckets(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
+    """What the program prints without settings, and the recording of it, which changes no bit (`test_distributed`)."""
+    folder = tmp_path_factory.mktemp("own") / "run"
+    recorded = run(*TRACEKIT, "record", "-q", "-o", str(folder), "--", *TORCHRUN, str(program), "wrap")
+    assert recorded.returncode == 0, recorded.stderr
+    return recorded.stdout, open_run(folder)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("settings") / "settings.toml"
+    path.write_text("[ddp]\nbucket_cap_mb = 0.25\ngradient_as_bucket_view = true\n")
+    return str(path)
+
+
+def test_settings_reach_every_rank_and_two_ranks_get_the_same_weights(
+    program: Path, settings: str, with_torchs_buckets: tuple[str, Run]
+) -> None:
     """GIVEN arguments by place, and settings for two of them THEN these are in force, and no bit of what is learnt is
-    another one; a program that wraps nothing is told so, and runs."""
-    settings = tmp_path / "settings.toml"
-    settings.write_text("[ddp]\nbucket_cap_mb = 0.25\ngradient_as_bucket_view = true\n")
-    applied = [*TRACEKIT, "apply", str(settings), "--"]
-    plain, changed, unwrapped = (
-        run(*before, *TORCHRUN, str(program), word) for before, word in (([], "wrap"), (applied, "wrap"), (applied, ""))
-    )
-    cap, view, weights = plain.stdout.split()
+    another one."""
+    cap, view, weights = with_torchs_buckets[0].split()
     assert (cap, view) == ("25.0", "False")
+    changed = run(*TRACEKIT, "apply", settings, "--", *TORCHRUN, str(program), "wrap")
     assert changed.stdout.split() == ["0.25", "True", weights]
+
+
+@pytest.mark.long
+def test_a_program_that_wraps_nothing_is_told_so_and_runs(program: Path, settings: str) -> None:
+    unwrapped = run(*TRACEKIT, "apply", settings, "--", *TORCHRUN, str(program), "")
     assert unwrapped.returncode == 0 and "wrapped no model" in unwrapped.stderr
 
 
-def test_the_buckets_of_a_run_are_regrouped(program: Path, tmp_path: Path) -> None:
+def test_the_buckets_of_a_run_are_regrouped(with_torchs_buckets: tuple[str, Run]) -> None:
     """GIVEN 3 MB of gradients in torch's own buckets THEN a step with every other cap is predicted, with a range; of
     the run's own cap what was measured."""
-    folder = tmp_path / "run"
-    recorded = run(*TRACEKIT, "record", "-q", "-o", str(folder), "--", *TORCHRUN, str(program), "wrap")
-    assert recorded.returncode == 0, recorded.stderr
-    report = analyze(open_run(folder))
+    report = analyze(with_torchs_buckets[1])
     assert report.buckets is not None, report.advice
     own, *others = report.buckets.forecasts
     assert own.expected_ms == pytest.approx(report.steps.median_ms)

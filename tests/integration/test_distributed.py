@@ -186,8 +186,9 @@ def test_of_very_short_steps_some_are_left_out_whole(tmp_path: Path) -> None:
     assert {phase.name: phase.share for phase in report.steps.phases}["communication"] > 0.05
 
 
+@pytest.mark.long
 @pytest.mark.alone
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_the_critical_path_goes_on_through_who_makes_the_batches(workers: int, tmp_path: Path) -> None:
     """GIVEN a rank that sleeps for 40 ms for each batch, in a worker or itself."""
     planted = ["--phase", "loading", "--ms", "40", "--steps", "64", "--width", "128", "--workers", str(workers)]
@@ -198,6 +199,7 @@ def test_the_critical_path_goes_on_through_who_makes_the_batches(workers: int, t
     assert path["loading, blocked"] > 10 * path["loading, computing"] and path["loading, blocked"] > path["loading"]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_no_rank_is_named_where_none_is_late(tmp_path: Path) -> None:
     done = record(torchrun(2, "late_ranks.py", "--steps", "200"), tmp_path / "run")
@@ -255,7 +257,8 @@ def test_who_never_came_to_a_bucket_is_named_where_buckets_are_not_followed(tmp_
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("words", [[], pytest.param(["--bucket"], marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("words", [[], ["--bucket"]])
 def test_who_never_came_is_named_where_the_other_lost_patience(words: list[str], tmp_path: Path) -> None:
     """GIVEN a rank that fails, as it waits in vain for another one THEN that is told as if it had waited on."""
     done = record(torchrun(2, "hanging_ranks.py", *words, "--patience", "5"), tmp_path / "run")

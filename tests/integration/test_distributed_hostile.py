@@ -135,6 +135,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_ranks_of_uneven_inputs_go_on_with_the_same_numbers(tmp_path: Path) -> None:
     """GIVEN a rank whose inputs end before those of the other one, which look for unused parameters THEN behind that
     all they do together has the same number on both."""

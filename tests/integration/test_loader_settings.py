@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from image_loading import draw_images
-from recording import TRACEKIT, plain, record, tracekit
+from recording import TRACEKIT, plain, record, reported, tracekit
 
 from tracekit.advice.loader_effects import effect_of
 from tracekit.run.manifest import Loader
@@ -50,6 +50,14 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(scope="module")
+def two_loaders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The program, and what it prints without settings."""
+    program = tmp_path_factory.mktemp("two") / "program.py"
+    program.write_text(TWO_LOADERS)
+    return program, plain([sys.executable, str(program)]).stdout
+
+
 def under(settings: str, program: Path, run: Path) -> tuple[str, list[str]]:
     """What the program prints under the settings, and what the run says it misses of them."""
     file = program.with_suffix(".toml")
@@ -59,11 +67,10 @@ def under(settings: str, program: Path, run: Path) -> tuple[str, list[str]]:
     return done.out, [note.what for note in done.run.missing if " of " in note.what and "counters" not in note.what]
 
 
-def test_loaders_are_told_apart_by_their_place_and_keep_their_batches(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(TWO_LOADERS)
-    without = plain([sys.executable, str(program)]).stdout
-
+def test_loaders_are_told_apart_by_their_place_and_keep_their_batches(
+    two_loaders: tuple[Path, str], tmp_path: Path
+) -> None:
+    program, without = two_loaders
     same, missing = under('[loader."loader"]\nprefetch_factor = 5\n', program, tmp_path / "first")
     assert same == without.replace("train 2 2", "train 2 5") and not missing
 
@@ -109,8 +116,9 @@ def said_to_wait_for_storage(report: dict[str, Any]) -> None:
 def test_a_program_that_waits_for_storage_is_told_so_by_one_run(slow_images: list[str], tmp_path: Path) -> None:
     """GIVEN a program without workers, and storage that answers late THEN one run tells that it waits for storage, what
     its batches take as it is, and that workers are expected to be faster."""
-    assert record([*slow_images, "--epochs", "1"], tmp_path / "run").code == 0
-    report = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    done = record([*slow_images, "--epochs", "1"], tmp_path / "run")
+    assert done.code == 0, done.err
+    report = reported(done.run)
     said_to_wait_for_storage(report)
     (loader,) = report["loaders"]
     own, *others = sorted(loader["forecasts"], key=lambda each: (each["num_workers"], each["prefetch_factor"] or 0))
@@ -161,8 +169,7 @@ def test_a_probe_sees_what_one_reader_cannot_know(slow_images: list[str], tmp_pa
 
 
 def test_a_run_without_a_loader_has_nothing_to_probe(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import torch")
-    record([sys.executable, str(tmp_path / "program.py")], tmp_path / "other")
+    record([sys.executable, "-c", "pass"], tmp_path / "other")
     refused = tracekit("analyze", "--probe", str(tmp_path / "other"))
     assert refused.returncode == 2 and "nothing to probe" in refused.stderr and not (tmp_path / "other/probe").exists()
 
@@ -318,9 +325,9 @@ def test_what_labels_hang_on_is_recorded(workers: int, recorded_facts: Callable[
         pytest.param(2, "num_workers = 3", ["left early"], marks=pytest.mark.long),
         # Samples draw the program's random numbers, which the default order hangs on, or a worker's.
         (0, "num_workers = 2", ["default", "in batches"]),
-        (2, "num_workers = 0", ["default", "in batches"]),
+        pytest.param(2, "num_workers = 0", ["default", "in batches"], marks=pytest.mark.long),
         pytest.param(2, "prefetch_factor = 5", ["left early"], marks=pytest.mark.long),
-        (2, "pin_memory = true", []),
+        pytest.param(2, "pin_memory = true", [], marks=pytest.mark.long),
         (2, "persistent_workers = true", ["default", "generator", "left early", "in batches"]),
     ],
 )
@@ -393,6 +400,7 @@ def test_workers_that_are_started_otherwise_draw_the_same(tmp_path: Path) -> Non
     assert effect_of(Loader(num_workers=2), (), "multiprocessing_context", "spawn") == "identical"
 
 
+@pytest.mark.long
 def test_a_setting_that_changes_the_order_of_another_loader_is_labelled_so(tmp_path: Path) -> None:
     """GIVEN a loader that draws seeds for its workers from the generator that another one shuffles with THEN workers
     that persist change the other one's order."""
@@ -408,6 +416,7 @@ def test_a_setting_that_changes_the_order_of_another_loader_is_labelled_so(tmp_p
     assert effect_of(valid, (), "persistent_workers", True) == "augmentation"
 
 
+@pytest.mark.long
 def test_in_any_order_is_labelled_as_a_change_of_order(tmp_path: Path) -> None:
     """GIVEN workers that overtake each other THEN the same samples come, each epoch, in an order of their own."""
     now = given_by_loaders(2, "in_order = false", tmp_path)
@@ -416,10 +425,8 @@ def test_in_any_order_is_labelled_as_a_change_of_order(tmp_path: Path) -> None:
     assert effect_of(Loader(num_workers=2, predictability="run"), (), "in_order", False) == "order"
 
 
-def test_settings_of_a_loader_made_elsewhere_are_not_applied(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(TWO_LOADERS)
-    without = plain([sys.executable, str(program)]).stdout
+def test_settings_of_a_loader_made_elsewhere_are_not_applied(two_loaders: tuple[Path, str], tmp_path: Path) -> None:
+    program, without = two_loaders
     line = 1 + TWO_LOADERS.splitlines().index("    return DataLoader(Numbers(), batch_size=2, shuffle=True, **given)")
     settings = '[loader.loader]\nnum_workers = 0\nplace = "program.py:{}"\n'
     elsewhere, missing = under(settings.format(line + 1), program, tmp_path / "first")
@@ -444,7 +451,8 @@ for epoch in range(2):
 """
 
 
-def test_settings_are_for_the_loader_of_that_origin_whatever_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [pytest.param([], marks=pytest.mark.long), ["more"]])
+def test_settings_are_for_the_loader_of_that_origin_whatever_its_name(more: list[str], tmp_path: Path) -> None:
     """GIVEN a function that makes all loaders, anew for each epoch, and a process that makes one which others do not
     THEN the settings find the loader that they were found for, in all epochs, and no other."""
     program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
@@ -457,9 +465,8 @@ def test_settings_are_for_the_loader_of_that_origin_whatever_its_name(tmp_path: 
     settings.write_text(text)
     assert tracekit("apply", str(settings), "--", *command).stdout == "1 0 8\n" * 2
     settings.write_text(text + f'origin = "{facts["loader"].origin}"\n')
-    for more in ([], ["more"]):
-        applied = tracekit("apply", str(settings), "--", *command, *more)
-        assert applied.stdout == "1 0 8\n" * 2 and "not applied" not in applied.stderr
+    applied = tracekit("apply", str(settings), "--", *command, *more)
+    assert applied.stdout == "1 0 8\n" * 2 and "not applied" not in applied.stderr
 
 
 @pytest.mark.long

@@ -1,18 +1,18 @@
 """What is seen of data loaders, with real workers."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from recording import PROGRAMS, TRACEKIT, comparable, plain, record, tracekit
+from recording import PROGRAMS, TRACEKIT, comparable, plain, record, reported
 
 from tracekit.advice import analyze
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.loading import loader_costs
 from tracekit.analysis.steps import find_steps
+from tracekit.run.reader import open_run
 
 PROGRAM = """
 import sys, time, torch
@@ -117,7 +117,8 @@ for batch in DataLoader(Products(), 8, num_workers=int(sys.argv[1])):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a team needs CPUs")
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [0, 1])
 def test_threads_of_libraries_are_seen_in_whoever_makes_batches(workers: int, tmp_path: Path) -> None:
     """GIVEN samples that NumPy multiplies with two threads THEN on two CPUs more workers are not advised; with one
     there is no team."""
@@ -130,7 +131,7 @@ def test_threads_of_libraries_are_seen_in_whoever_makes_batches(workers: int, tm
         (costs,) = loader_costs(done.run, find_steps(done.run))
         seen[threads] = costs.maker_cpus
         if threads == costs.cpus == 2:
-            told = json.loads(tracekit("analyze", "--json", str(folder)).stdout)
+            told = reported(done.run)
             assert not [each for each in told["settings"] if each["name"].endswith("num_workers")]
     assert seen[1] < 1.3 < seen[2]
 
@@ -164,6 +165,7 @@ def test_what_workers_and_samplers_fork_is_no_worker(workers: int, tmp_path: Pat
     assert [note.what for note in done.run.missing if "native code" in note.why]
 
 
+@pytest.mark.long
 def test_what_fails_in_a_worker_is_worded_as_without_us(tmp_path: Path) -> None:
     """Torch words it in the worker, with the traceback there; its own lines in the program vary with who is first."""
     (tmp_path / "program.py").write_text(FAILS)
@@ -208,11 +210,11 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("workers", "persistent", "method"),
     [
-        (0, "", "fork"),
+        pytest.param(0, "", "fork", marks=pytest.mark.long),
         (2, "", "fork"),
         pytest.param(2, "persistent", "fork", marks=pytest.mark.long),
         pytest.param(2, "", "spawn", marks=pytest.mark.long),
-        pytest.param(2, "persistent", "forkserver", marks=pytest.mark.long),
+        (2, "persistent", "forkserver"),
     ],
 )
 def test_what_a_batch_costs_is_known_where_it_is_made(
@@ -258,8 +260,7 @@ def test_loaders_that_go_wrong_go_wrong_as_without_us(tmp_path: Path) -> None:
         "GROUP BY ALL ORDER BY worker"
     )
     assert first["made"].tolist()[1] == 1 and first["made"].tolist()[0] >= 1
-    analyzed = tracekit("analyze", "--json", str(tmp_path / "run"))
-    assert analyzed.returncode == 0, analyzed.stderr
+    assert "loaders" in reported(done.run)
 
 
 def test_who_looks_closely_sees_what_is_there_without_us(tmp_path: Path) -> None:
@@ -302,9 +303,7 @@ def test_without_shared_memory_a_loader_does_as_without_us(workers: int, tmp_pat
     done = plain([*WITHOUT_SHARED_MEMORY, *TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", *program])
     assert (done.returncode, done.stdout) == (without.returncode, without.stdout)
     assert ("RuntimeError" in done.stdout) == (workers > 0)
-    analyzed = tracekit("analyze", "--json", str(tmp_path / "run"))
-    assert analyzed.returncode == 0, analyzed.stderr
-    found = json.loads(analyzed.stdout)
+    found = reported(open_run(tmp_path / "run"))
     assert not [each for each in found["settings"] if each["name"].endswith("num_workers")]
     assert {each["num_workers"] for loader in found["loaders"] for each in loader["forecasts"]} <= {0, workers}
 
@@ -423,9 +422,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("workers", "was made with other settings or samplers"),
+        pytest.param("workers", "was made with other settings or samplers", marks=pytest.mark.long),
         pytest.param("phases", "was made with other settings or samplers", marks=pytest.mark.long),
-        ("pairs", "Several iterators of loader were in use at once"),
+        pytest.param("pairs", "Several iterators of loader were in use at once", marks=pytest.mark.long),
         ("aside", "thread of its own"),
     ],
 )
@@ -436,11 +435,12 @@ def test_loaders_that_no_model_is_about_are_left_out_and_that_is_said(kind: str,
     done = record([sys.executable, str(tmp_path / "program.py"), kind], tmp_path / "run")
     assert done.code == 0, done.err
     assert done.run.manifest.loaders["loader"].varied == (kind in ("workers", "phases"))
-    found = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    found = reported(done.run)
     assert why in found["advice"] and not found["loaders"]
     assert not [each for each in found["settings"] if each["name"].startswith("loader.")]
 
 
+@pytest.mark.long
 def test_what_no_worker_can_do_is_advised_to_none(tmp_path: Path) -> None:
     """GIVEN a loader without workers whose data set has a loader with some inside THEN none are advised: those of a
     worker would be none."""
@@ -448,7 +448,7 @@ def test_what_no_worker_can_do_is_advised_to_none(tmp_path: Path) -> None:
     done = record([sys.executable, str(tmp_path / "program.py"), "nested"], tmp_path / "run")
     assert done.code == 0, done.err
     inside = {name for name, each in done.run.manifest.loaders.items() if each.inside}
-    found = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
+    found = reported(done.run)
     (name,) = inside
     assert f"starts the workers of {name}" in found["advice"]
     assert all(each["name"].startswith(f"loader.{name}.") for each in found["settings"])

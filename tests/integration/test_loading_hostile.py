@@ -44,6 +44,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_odd_programs_go_on_as_without_us_and_their_last_loader_is_still_seen(tmp_path: Path) -> None:
     """GIVEN batches of arrays, a `fetch` of the program's own, counts of numpy, a loader that was pickled, and an epoch
     that is left early THEN the program does as without us, and what it has let go of is gone."""
@@ -125,6 +126,7 @@ except AssertionError:
 """
 
 
+@pytest.mark.long
 def test_settings_that_hardly_any_loader_has_are_kept(tmp_path: Path) -> None:
     """GIVEN a loader with more batches ahead than there are, and one whose workers are set to less than none WHEN
     recorded and explained THEN all is as without us, and what both were told to have is known."""
@@ -148,16 +150,16 @@ for workers in (1, 2):
 """
 
 
-def test_settings_that_a_program_sets_over_are_told_as_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 3])
+def test_settings_that_a_program_sets_over_are_told_as_refused(workers: int, tmp_path: Path) -> None:
     """GIVEN a program that sets the workers of its loader once more when it is there THEN those that it was given count
     as refused where they are others, and nowhere else."""
     program, settings = tmp_path / "program.py", tmp_path / "settings.toml"
     program.write_text(SETS_LATER)
-    for workers, refused in ((1, 1), (3, 1)):
-        settings.write_text(f"[loader.loader]\nnum_workers = {workers}\n")
-        done = tracekit("apply", str(settings), "--", sys.executable, str(program))
-        assert (done.stdout, done.returncode) == ("276.0\n" * 2, 0), done.stderr
-        assert done.stderr.count("the program sets num_workers of it afterwards") == refused
+    settings.write_text(f"[loader.loader]\nnum_workers = {workers}\n")
+    done = tracekit("apply", str(settings), "--", sys.executable, str(program))
+    assert (done.stdout, done.returncode) == ("276.0\n" * 2, 0), done.stderr
+    assert done.stderr.count("the program sets num_workers of it afterwards") == 1
 
 
 # The processes have numbers of their own, which no process has outside.
@@ -198,6 +200,7 @@ def test_workers_whose_numbers_are_unknown_outside_are_seen(tmp_path: Path) -> N
     assert parents[0] != parents[1] == parents[2]
 
 
+@pytest.mark.long
 @needs_pid_namespaces
 def test_all_is_seen_from_a_namespace_that_has_no_proc_of_its_own(tmp_path: Path) -> None:
     """GIVEN a recording whose /proc shows its processes by other numbers, THEN they are looked for by these; AND what

@@ -64,8 +64,15 @@ def living(label: str) -> list[psutil.Process]:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("kind", ["cpu", "busy"])
-@pytest.mark.parametrize("dose", [0.2, 0.6])
+@pytest.mark.parametrize(
+    ("kind", "dose"),
+    [
+        pytest.param("cpu", 0.2, marks=pytest.mark.long),
+        ("cpu", 0.6),
+        ("busy", 0.2),
+        pytest.param("busy", 0.6, marks=pytest.mark.long),
+    ],
+)
 def test_cpu_time_is_what_the_kernel_says(kind: str, dose: float, begun: Callable[..., Generators]) -> None:
     noise = begun(f"{kind}={dose}@{CPU}")
     (pid,) = noise.pids
@@ -93,7 +100,9 @@ def test_disk_and_network_noise_move_what_they_say(tmp_path: Path, begun: Callab
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("spec", ["memory=500MB/s", "cache=500MB/s", "metadata=3000/s"])
+@pytest.mark.parametrize(
+    "spec", ["memory=500MB/s", pytest.param("cache=500MB/s", marks=pytest.mark.long), "metadata=3000/s"]
+)
 def test_other_noise_is_made_at_its_rate(spec: str, begun: Callable[..., Generators]) -> None:
     said, asked = made(begun(spec))
     assert said == pytest.approx(asked, rel=IN_TESTS)
@@ -201,16 +210,21 @@ def test_noise_that_is_interrupted_says_what_it_did(number: signal.Signals, tmp_
         (["record", "--pattern", "1s/1s", "--", "true"], "there is none"),
         (["record", "--noise", "cpu=x", "--", "true"], "is no dose"),
         (["record", "--noise", "cpu=1", "--", "/no/such/program"], "no such file"),
-        (["study", "noise", "--margin", "two", "--", "true"], "is no share"),
-        (["study", "noise", "--margin", "200%", "--", "true"], "between 0 and 1"),
         (["study", "noise", "--kinds", "heat", "--", "true"], "is no kind"),
-        (["study", "noise", "--kinds", "", "--", "true"], "'' is no kind"),
         (["study", "noise", "--on", "9999", "--", "true"], "noise cpu@9999: this job may not run on CPU 9999"),
-        (["study", "noise", "--kinds", "memory", "--on", "9999", "--", "true"], "noise memory@9999: this job may not"),
         (["noise"], "See `tracekit noise --help`."),
         (["noise", "cpu=1", "--for", "soon"], "--for"),
         (["noise", "network=1Mb/s@no.such.host.invalid"], "neither an interface nor a host"),
-        (["study", "noise", "--noise", "cpu=1", "--on", "0", "--", "true"], "leave out"),
+        *(
+            pytest.param(["study", "noise", *words, "--", "true"], said, marks=pytest.mark.long)
+            for words, said in (
+                (["--margin", "two"], "is no share"),
+                (["--margin", "200%"], "between 0 and 1"),
+                (["--kinds", ""], "'' is no kind"),
+                (["--kinds", "memory", "--on", "9999"], "noise memory@9999: this job may not"),
+                (["--noise", "cpu=1", "--on", "0"], "leave out"),
+            )
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(words: list[str], said: str, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def runs(process: psutil.Process) -> bool:
     ("asked", "tool", "account"),
     [
         (f"cpu=0.4@{CPU}", "stress-ng", computed),
-        (f"busy=0.4@{CPU}", "stress-ng", computed),
+        pytest.param(f"busy=0.4@{CPU}", "stress-ng", computed, marks=pytest.mark.long),
         ("disk=20MB/s@{folder}", "fio", wrote),
         ("network=400Mb/s", "iperf3", sent),
     ],

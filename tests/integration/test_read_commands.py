@@ -35,12 +35,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_analyze_the_newest_run(runs: Path) -> None:
-    done = tracekit("analyze", cwd=runs)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "STEPS  20 by the rule 'optimizer', median 20.0 ms" in done.stdout
-    assert done.stdout.splitlines()[-1] == "next: tracekit dashboard tracekit-runs/train"
-    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+@pytest.fixture(scope="module")
+def analyzed(runs: Path) -> subprocess.CompletedProcess[str]:
+    """What was said when the newest of them was analyzed."""
+    return tracekit("analyze", cwd=runs)
+
+
+def test_analyze_the_newest_run(analyzed: subprocess.CompletedProcess[str]) -> None:
+    assert (analyzed.returncode, analyzed.stderr) == (0, "")
+    assert "STEPS  20 by the rule 'optimizer', median 20.0 ms" in analyzed.stdout
+    assert analyzed.stdout.splitlines()[-1] == "next: tracekit dashboard tracekit-runs/train"
+    assert all(len(line) <= 100 for line in analyzed.stdout.splitlines())
 
 
 def test_analyze_json_is_what_it_writes(runs: Path) -> None:
@@ -56,8 +61,8 @@ def test_analyze_an_empty_run_by_its_name(runs: Path) -> None:
     assert "STEPS  none found" in done.stdout
 
 
+@pytest.mark.usefixtures("analyzed")
 def test_an_edited_settings_file_is_kept(runs: Path) -> None:
-    tracekit("analyze", cwd=runs)
     file = runs / "tracekit-runs/train/settings.toml"
     file.write_text("[threads]\nintra_op = 3\n")
     done = tracekit("analyze", cwd=runs)
@@ -104,7 +109,15 @@ def test_query_in_every_format(runs: Path) -> None:
     assert outputs["table"].stdout.splitlines()[-1] == "(3 rows)"
 
 
-@pytest.mark.parametrize("sql", ["SELEC 1", "SELECT * FROM nothing", "SELECT * FROM '/etc/passwd'", ""])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param("SELEC 1", marks=pytest.mark.long),
+        "SELECT * FROM nothing",
+        "SELECT * FROM '/etc/passwd'",
+        pytest.param("", marks=pytest.mark.long),
+    ],
+)
 def test_a_query_that_cannot_be_answered(runs: Path, sql: str) -> None:
     done = tracekit("query", "train", sql, cwd=runs)
     assert done.returncode == 2
@@ -120,8 +133,8 @@ def test_a_reader_that_leaves_early_is_no_error(runs: Path) -> None:
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.usefixtures("analyzed")
 def test_runs_are_listed_newest_first(runs: Path) -> None:
-    tracekit("analyze", cwd=runs)
     done = tracekit("runs", cwd=runs)
     head, first, second = done.stdout.splitlines()
     assert head.startswith("RUN")
@@ -143,7 +156,14 @@ def test_a_run_of_a_newer_tracekit_does_not_hide_the_others(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "arguments", [["analyze"], ["runs"], ["analyze", "absent"], ["query", "absent", "SELECT 1"], ["analyze", "."]]
+    "arguments",
+    [
+        pytest.param(["analyze"], marks=pytest.mark.long),
+        ["runs"],
+        ["analyze", "absent"],
+        ["query", "absent", "SELECT 1"],
+        pytest.param(["analyze", "."], marks=pytest.mark.long),
+    ],
 )
 def test_where_there_is_no_run(tmp_path: Path, arguments: list[str]) -> None:
     done = tracekit(*arguments, cwd=tmp_path)

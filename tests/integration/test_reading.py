@@ -1,23 +1,42 @@
 """What the samples of a data set are read from, with real workers."""
 
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from recording import PROGRAMS, plain, record
+from recording import PROGRAMS, Recorded, plain, record
 
 SIZE = 30_000
 
 
-@pytest.mark.parametrize(
-    ("workers", "method"), [(0, ""), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.long)]
+@dataclass
+class Reading:
+    """The program that reads files of a folder, without us and recorded."""
+
+    folder: Path
+    without: subprocess.CompletedProcess[str]
+    done: Recorded
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("0", ""), ("2", "fork"), pytest.param(("1", "spawn"), marks=pytest.mark.long)],
+    ids=lambda how: "-".join(how),
 )
-def test_reads_are_seen_and_unchanged(workers: int, method: str, tmp_path: Path) -> None:
-    """Each batch has a sample of every way to read; the noise of the image is drawn anew each time."""
-    folder = tmp_path / "data"
+def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reading:
+    """With so many workers, started so."""
+    home = tmp_path_factory.mktemp("reading")
+    folder = home / "data"
     folder.mkdir()
-    command = [sys.executable, str(PROGRAMS / "reading.py"), str(folder), str(workers), method]
-    done = record(command, tmp_path / "run", "--overhead", "50")
+    command = [sys.executable, str(PROGRAMS / "reading.py"), str(folder), *request.param]
+    return Reading(folder, plain(command), record(command, home / "run", "--overhead", "50"))
+
+
+def test_reads_are_seen(reading: Reading) -> None:
+    """Each batch has a sample of every way to read."""
+    folder, done = reading.folder, reading.done
     assert done.code == 0 and done.err == ""
     assert len(done.out.splitlines()) == 5 and done.out.splitlines()[-1].startswith("builtin_function_or_method")
 
@@ -36,17 +55,10 @@ def test_reads_are_seen_and_unchanged(workers: int, method: str, tmp_path: Path)
     assert (packed["offset"] <= 12_345).all() and (packed["offset"] + packed["bytes"] > 12_345).all()
 
 
-def test_what_is_read_is_the_same(tmp_path: Path) -> None:
+def test_what_is_read_is_the_same(reading: Reading) -> None:
     """The same files, and all that the program can see of the objects that read them."""
-    program = (
-        (PROGRAMS / "reading.py").read_text().replace("Image.effect_noise((60, 40), 50)", 'Image.new("L", (9, 9))')
-    )
-    (tmp_path / "program.py").write_text(program)
-    (tmp_path / "data").mkdir()
-    for workers, method in [("0", ""), ("2", "fork")]:
-        command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "data"), workers, method]
-        without, recorded = plain(command), record(command, tmp_path / f"run{workers}", "--overhead", "50")
-        assert (recorded.code, recorded.out, recorded.err) == (0, without.stdout, without.stderr)
+    without, done = reading.without, reading.done
+    assert (done.code, done.out, done.err) == (0, without.stdout, without.stderr)
 
 
 SIGNED = """

@@ -21,7 +21,13 @@ COUNTS = [sys.executable, str(PROGRAMS / "counts_signals.py")]
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [("exit 0", 0), ("exit 3", 3), ("exit 127", 127), ("kill -KILL $$", 137), ("kill -TERM $$", 143)],
+    [
+        pytest.param("exit 0", 0, marks=pytest.mark.long),
+        ("exit 3", 3),
+        pytest.param("exit 127", 127, marks=pytest.mark.long),
+        pytest.param("kill -KILL $$", 137, marks=pytest.mark.long),
+        ("kill -TERM $$", 143),
+    ],
 )
 def test_exit_code_is_the_programs(script: str, code: int, tmp_path: Path) -> None:
     recorded = record(["sh", "-c", script], tmp_path / "run")

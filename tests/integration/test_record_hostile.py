@@ -15,6 +15,13 @@ from tracekit.run.reader import open_run
 
 HOSTILE = [sys.executable, str(PROGRAMS / "hostile.py")]
 LOOP = [sys.executable, str(PROGRAMS / "optimizer_loop.py")]
+# A training with a loader that collects its garbage in the end: each collector of one process has something to do.
+THEN_COLLECTS = "import gc, runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__'); gc.collect()"
+TRAINING = [sys.executable, "-c", THEN_COLLECTS, str(PROGRAMS / "loader.py"), "none"]
+# Its one rank is told of itself as torchrun would: without that launcher there is a process less to start.
+OF_ONE_RANK = ["env", "RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0"]
+RANK = [*OF_ONE_RANK, sys.executable, str(PROGRAMS / "ddp.py")]
+NAMES = {"line\nbreak", "100 %s", "\"quote'", "<img src=x onerror=alert(1)>", "über 你好"}
 
 
 @cache
@@ -26,13 +33,15 @@ def _plain(*program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("what", "code", "steps"),
     [
-        ("leaves", 0, [10]),
+        ("leaves raises", 1, [10]),
+        pytest.param("leaves", 0, [10], marks=pytest.mark.long),
+        pytest.param("raises", 1, [10], marks=pytest.mark.long),
         ("execs", 0, [8, 10]),
-        ("exits", 5, [10]),
-        ("raises", 1, [10]),
+        pytest.param("exits", 5, [10], marks=pytest.mark.long),
     ],
 )
 def test_awkward_program_runs_as_without_us(what: str, code: int, steps: list[int], tmp_path: Path) -> None:
+    """Also: hostile names of its layers survive the way."""
     without = plain([*HOSTILE, what])
     recorded = record([*HOSTILE, what], tmp_path / "run")
 
@@ -41,8 +50,10 @@ def test_awkward_program_runs_as_without_us(what: str, code: int, steps: list[in
     assert recorded.err == without.stderr
     found = find_steps(recorded.run)
     assert [len(found.of(process)) for process in sorted(found.rule) if len(found.of(process))] == steps
+    assert set(recorded.run.sql("SELECT DISTINCT name FROM spans WHERE kind = 'layer'")["name"]) >= NAMES
 
 
+@pytest.mark.long
 def test_forked_child_keeps_its_own_evidence(tmp_path: Path) -> None:
     without, recorded = plain([*HOSTILE, "forks"]), record([*HOSTILE, "forks"], tmp_path / "run")
 
@@ -55,6 +66,7 @@ def test_forked_child_keeps_its_own_evidence(tmp_path: Path) -> None:
     assert list(run.sql("SELECT parent FROM processes ORDER BY process")["parent"]) == [-1, 0]
 
 
+@pytest.mark.long
 def test_a_program_that_may_write_little_hears_nothing_of_what_we_cannot(tmp_path: Path) -> None:
     """GIVEN a limit to the size of files that a trace of the profiler exceeds."""
     without = plain([*HOSTILE, "limits"])
@@ -76,13 +88,6 @@ def test_saved_model_is_the_same_bytes(tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_hostile_names_survive_the_way(tmp_path: Path) -> None:
-    run = record([*HOSTILE, "none"], tmp_path / "run").run
-
-    names = set(run.sql("SELECT DISTINCT name FROM spans WHERE kind = 'layer'")["name"])
-    assert {"line\nbreak", "100 %s", "\"quote'", "<img src=x onerror=alert(1)>", "über 你好"} <= names
-
-
 def test_own_sitecustomize_is_started_and_its_output_kept(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
@@ -99,7 +104,7 @@ def test_own_sitecustomize_is_started_and_its_output_kept(tmp_path: Path) -> Non
     assert done.stdout == f"hello from site {site}/sitecustomize.py []\n", done.stderr
 
 
-@pytest.mark.parametrize("flag", ["-I", "-E", "-IB"])
+@pytest.mark.parametrize("flag", ["-I", *(pytest.param(each, marks=pytest.mark.long) for each in ("-E", "-IB"))])
 def test_python_that_cannot_be_reached_is_named(flag: str, tmp_path: Path) -> None:
     recorded = record([sys.executable, flag, "-c", "print('ran')"], tmp_path / "run")
 
@@ -162,33 +167,24 @@ def test_full_disk_does_not_stop_the_program(full: str, tmp_path: Path) -> None:
 
 OF_A_LOOP = ["steps", "layers", "loading", "conditions", "counters"]
 COLLECTORS = [*OF_A_LOOP, "operators", "collectives", "garbage"]  # operators are looked at where there are steps
-IN_PROGRAM_AND_BESIDE = ("layers", "counters")  # all collectors of either are installed by the same lines
+IN_PROGRAM_AND_BESIDE = ["layers", "counters"]  # all collectors of either are installed by the same lines
 
 
 @pytest.mark.parametrize(
     ("faulty", "when"),
     [
-        (["operators"], "event"),
+        (["operators", "garbage"], "event"),
         (["collectives"], "event"),
-        (["garbage"], "event"),
         (OF_A_LOOP, "event"),
-        *(pytest.param([each], "event", marks=pytest.mark.long) for each in OF_A_LOOP),
-        *(
-            pytest.param([each], "install", marks=[pytest.mark.long] * (each not in IN_PROGRAM_AND_BESIDE))
-            for each in COLLECTORS
-        ),
+        (IN_PROGRAM_AND_BESIDE, "install"),
+        *(pytest.param([each], "event", marks=pytest.mark.long) for each in COLLECTORS if each != "collectives"),
+        *(pytest.param([each], "install", marks=pytest.mark.long) for each in COLLECTORS),
     ],
 )
 def test_collectors_that_fail_switch_themselves_off(faulty: list[str], when: str, tmp_path: Path) -> None:
     """GIVEN collectors with a fault in their start or in all they do THEN the program ends as ever, and each is named
     and no other."""
-    program = [sys.executable, str(PROGRAMS / ("ddp.py" if faulty == ["collectives"] else "loader.py"))]
-    if faulty == ["garbage"]:
-        program[1:] = ["-c", "import gc, torch; gc.collect()"]
-    elif faulty == ["collectives"]:
-        program[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
-    else:
-        program.append("none")
+    program = RANK if faulty == ["collectives"] else TRAINING
     plugin = tmp_path / "plugin"
     plugin.mkdir()
     shutil.copy(Path(__file__).parent / "planted_faults.py", plugin / "sitecustomize.py")

@@ -43,7 +43,7 @@ TABLE = [
     Program("bilstm", 20, ["Encoder", "rnn", *INNER, "head"]),
     Program("loader", 24, ["Linear"], ["none"]),
     Program("loader", 24, ["Linear"], ["fork"], roles=["main", *WORKERS * 2]),
-    Program("loader", 24, ["Linear"], ["spawn"], roles=["main", *WORKERS * 2]),
+    Program("loader", 12, ["Linear"], ["spawn", "1"], roles=["main", *WORKERS]),
     Program("loader", 24, ["Linear"], ["forkserver"], roles=["main", *WORKERS * 2]),
     Program(
         "ddp", 11, ["DistributedDataParallel", "module"], launcher=TORCHRUN, roles=["main", "rank 0", "rank 1"], loops=2
@@ -56,9 +56,12 @@ TABLE = [
 ]
 
 
-# Of these nothing happens that another one does not show, too.
+# Of these hardly anything happens that another one, or a quicker test, does not show: ranks that share a model and
+# forked workers have many tests of their own, `odd_training.py` has checkpoints, explorations have inference, unit
+# tests have optimizers that call closures.
 LIKE_ANOTHER = (
     "optimizer_loop", "accumulation", "remote", "gru", "lstmcell_float64", "bilstm", "loader-none", "loader-forkserver",
+    "loader-fork", "ddp", "checkpointed", "lbfgs", "inference",
 )  # fmt: skip
 
 
@@ -147,6 +150,7 @@ print(loss.item())
 """
 
 
+@pytest.mark.long
 def test_a_range_that_goes_on_past_a_window_ends_in_no_other(tmp_path: Path) -> None:
     """GIVEN ranges that a program names around many steps WHEN window follows window THEN the first one that ends
     within a range is the last, as the end of a range would be written to memory that went with its window."""
@@ -185,6 +189,7 @@ def test_no_window_begins_or_ends_while_torch_compiles(tmp_path: Path) -> None:
         assert (recorded.code, recorded.out, recorded.err) == (0, without.stdout, without.stderr)
 
 
+@pytest.mark.long
 def test_garbage_is_collected_when_it_would_be(tmp_path: Path) -> None:
     """GIVEN a program that imports torch THEN recording it hardly moves its collections: a full one that comes just
     after workers were forked, and not before, is paid for by each."""

@@ -15,7 +15,7 @@ from slow_disk import SlowDisk, slow_disk
 
 from tracekit.run.reader import open_run
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.long, pytest.mark.alone]
 
 FILES, FILE_BYTES, BATCH, WORKERS, EPOCHS = 160, 96 << 10, 4, 2, "3"
 BYTES_PER_S = 12_000_000
@@ -93,7 +93,6 @@ def test_a_disk_that_is_full_is_told_as_storage_and_promises_nothing(disk: SlowD
     assert paths and all(path.startswith(str(disk.folder)) for path in paths)
 
 
-@pytest.mark.long
 def test_a_probe_of_a_full_disk_recommends_no_workers(disk: SlowDisk, tmp_path: Path) -> None:
     program, run = tmp_path / "program.py", tmp_path / "run"
     program.write_text(PROGRAM)

@@ -162,7 +162,7 @@ def test_a_plan_from_another_machine_is_refused_before_anything_runs(explored: P
     assert len(applied.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("fact", ["torch", "openmp"])
+@pytest.mark.parametrize("fact", ["torch", pytest.param("openmp", marks=pytest.mark.long)])
 def test_a_plan_from_another_torch_is_not_applied_and_that_is_said(explored: Path, tmp_path: Path, fact: str) -> None:
     lines = (explored / "settings.toml").read_text().splitlines()
     changed = [f'{fact} = "elsewhere"' if line.startswith(f"{fact} = ") else line for line in lines]
@@ -199,7 +199,7 @@ def test_apply_leaves_with_the_programs_code_and_output(tmp_path: Path) -> None:
     assert (applied.returncode, applied.stdout, applied.stderr) == (3, "1\n", "")
 
 
-@pytest.mark.parametrize("by_layer", ["", '[threads.layers]\n"0" = 2\n'])
+@pytest.mark.parametrize("by_layer", [pytest.param("", marks=pytest.mark.long), '[threads.layers]\n"0" = 2\n'])
 def test_a_program_that_sets_its_threads_has_the_last_word(by_layer: str, tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(f"[threads]\nintra_op = 2\n{by_layer}")
     program = (
@@ -262,6 +262,7 @@ def test_exploring_and_applying_leave_a_training_bit_identical(kind: str, tmp_pa
     assert {f"{name}.layer{number}" for number in range(3)} <= names
 
 
+@pytest.mark.long
 def test_a_run_that_is_too_short_recommends_nothing_and_says_why(tmp_path: Path) -> None:
     tracekit("record", "-q", "--explore", "threads", "-o", str(tmp_path / "run"), "--", *PLANTED, "25")
     analyzed = json.loads(tracekit("analyze", "--json", str(tmp_path / "run")).stdout)
@@ -276,6 +277,7 @@ def test_one_cpu_leaves_nothing_to_explore(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_compiled_program_is_not_explored(tmp_path: Path) -> None:
     program = (
         "import torch; m = torch.compile(torch.nn.Linear(4, 4), backend='eager')\n"
@@ -394,7 +396,8 @@ def test_a_budget_that_is_too_small_is_undecided(explored: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("program", "words"), [("raise SystemExit(3)", "exit code 3"), ("import torch", "0 steps were seen")]
+    ("program", "words"),
+    [("raise SystemExit(3)", "exit code 3"), pytest.param("import torch", "0 steps were seen", marks=pytest.mark.long)],
 )
 def test_a_program_that_fails_or_has_no_steps_ends_a_study_with_one_line(
     program: str, words: str, tmp_path: Path
@@ -432,7 +435,7 @@ class Narrow(torch.nn.Module):
     def forward(self, x): return torch.get_num_threads()
 class Wide(Narrow): pass
 seen = {Narrow: set(), Wide: set()}
-for number in range(60):
+for number in range(20):
     kind = (Narrow, Wide)[number % 2]
     seen[kind].add(kind()(torch.ones(1)))
     gc.collect()

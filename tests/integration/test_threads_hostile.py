@@ -91,9 +91,14 @@ print(seen, torch._C.get_num_threads())
 """,
 }
 
+# What programs do that know nothing of plans; the others are odd.
+LIKELY = ("a forked loader worker runs the model", "the count is set between forward and backward")
+
 
 @pytest.mark.parametrize("head", [pytest.param(1, marks=pytest.mark.long), 2])
-@pytest.mark.parametrize("what", PROGRAMS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(each, marks=[pytest.mark.long] * (each not in LIKELY)) for each in PROGRAMS]
+)
 def test_a_plan_leaves_the_program_as_it_is(what: str, head: int, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN.format(common=3 - head, head=head))
     program = [sys.executable, "-c", MODEL + PROGRAMS[what]]
@@ -131,6 +136,7 @@ print(torch.get_num_threads())
     assert "switched itself off" not in analyzed.stdout
 
 
+@pytest.mark.long
 def test_a_forked_child_has_the_program_s_own_count(tmp_path: Path) -> None:
     """GIVEN an exploration WHEN the program forks at any time THEN the child runs on, with the count it would have."""
     program = """
@@ -209,6 +215,7 @@ def explored(program: str, tmp_path: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_other_threads_keep_their_counts_when_the_program_is_explored(tmp_path: Path) -> None:
     """GIVEN threads that call modules of their own while blocks of other counts are in force THEN these are not left
     with the counts of the blocks."""
@@ -283,6 +290,7 @@ print(told)
     assert "plan 0" in set(open_run(tmp_path / "run").table("spans")["name"])
 
 
+@pytest.mark.long
 def test_a_helper_with_a_count_of_its_own_does_not_end_the_plan(tmp_path: Path) -> None:
     """GIVEN a program that starts another Python which sets its own thread count THEN the settings count as applied,
     and it is said of how many processes that is not so."""

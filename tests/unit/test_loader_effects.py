@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracekit.advice.loader_effects import beside_results, effect_of
+from tracekit.advice.loader_effects import beside_results, effect_of, why_no_workers
 from tracekit.run.manifest import Loader
 
 SHUFFLED = Loader(num_workers=2, sampler="RandomSampler", predictability="epoch", draws_from="program")
@@ -79,3 +79,10 @@ def test_labels(loader: Loader, others: tuple[Loader, ...], more: str, ahead: st
 def test_what_a_saved_state_hangs_on_is_said(stateful: bool, key: str, said: str) -> None:
     told = beside_results(Loader(num_workers=2, stateful=stateful), key)
     assert said in told and bool(told) == bool(said)
+
+
+def test_a_loader_whose_samples_start_workers_can_have_none() -> None:
+    """GIVEN a loader inside the data set of another one THEN the other one's samples are made by no worker."""
+    outer, inner = Loader(num_workers=0), Loader(num_workers=1, inside=True)
+    assert "starts the workers of inner" in why_no_workers(outer, {"outer": outer, "inner": inner})
+    assert not why_no_workers(outer, {"outer": outer}) and not why_no_workers(inner, {"outer": outer, "inner": inner})

@@ -1,4 +1,5 @@
-"""Training from a DataLoader; the argument says how its workers start ("none": without workers)."""
+"""Training from a DataLoader; the arguments say how its workers start ("none": without workers), and for how many
+epochs, if not for two."""
 
 import hashlib
 import sys
@@ -18,7 +19,7 @@ class Points(Dataset):
 
 
 def main():
-    start = sys.argv[1]
+    start, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -29,7 +30,7 @@ def main():
         num_workers=0 if start == "none" else 2,
         multiprocessing_context=None if start == "none" else start,
     )
-    for _ in range(2):
+    for _ in range(epochs):
         for x, y in loader:
             loss = nn.functional.mse_loss(model(x)[:, 0], y)
             optimizer.zero_grad()

@@ -6,6 +6,7 @@ import http.server
 import io
 import mmap
 import pickle
+import random
 import sys
 import threading
 import urllib.request
@@ -133,7 +134,7 @@ def main():
     (folder / "text").write_bytes("Zeile ä\r\nline\n".encode() * 500)
     (folder / "packed").write_bytes(bytes(range(256)) * 400)
     np.save(folder / "array.npy", np.arange(5000))
-    Image.effect_noise((60, 40), 50).save(folder / "image.png")
+    Image.frombytes("L", (60, 40), random.Random(0).randbytes(60 * 40)).save(folder / "image.png")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
