@@ -1,6 +1,7 @@
 """The condition: settings applied inside the process, and what torch is like there."""
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Conditions:
 
     def install(self, agent: Agent) -> None:
         self._agent = agent
+        # Before OpenMP may bind the main thread to one of them.
+        self._cpus = hex(sum(1 << cpu for cpu in os.sched_getaffinity(0)))
         agent.when_imported("conditions", "torch", self._apply)
         loaders = LoaderSettings(agent, self._patches)
         agent.when_imported("conditions", "torch.utils.data.dataloader", loaders.hook_loaders)
@@ -80,7 +83,7 @@ class Conditions:
             self._patches.replace(torch, "set_num_threads", self._watched_set)
         if "threads.inter_op" in settings:
             self._patches.replace(torch, "set_num_interop_threads", self._already_set)
-        self._agent.facts_now.append(lambda: {"torch": self._torch_facts(torch)})
+        self._agent.facts_now.append(lambda: {"torch": self._torch_facts(torch), "cpus": self._cpus})
         self._agent.write_status()
 
     def _watched_set(self, original: Callable[[int], None]) -> Callable[[int], None]:

@@ -277,6 +277,20 @@ def test_one_cpu_leaves_nothing_to_explore(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
+def test_a_program_has_the_cpus_that_it_was_started_on(tmp_path: Path) -> None:
+    """GIVEN a program on one CPU of several, where OpenMP binds its threads, too."""
+    one = min(os.sched_getaffinity(0))
+    bound = {"OMP_PROC_BIND": "true"}
+    for name, start, cpus in (("one", ["taskset", "-c", str(one)], [one]), ("all", [], [])):
+        program = [*start, sys.executable, "-c", "import torch; torch.ones(100_000).exp()"]
+        recorded = run(
+            *TRACEKIT, "record", "-q", "-o", str(tmp_path / name), "--", *program, environment=TWO_THREADS | bound
+        )
+        assert recorded.returncode == 0, recorded.stderr
+        assert open_run(tmp_path / name).manifest.cpu.of_program == cpus
+
+
 @pytest.mark.long
 def test_a_compiled_program_is_not_explored(tmp_path: Path) -> None:
     program = (

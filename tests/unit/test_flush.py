@@ -3,7 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from tracekit.record.flush import _precedence
+import pytest
+
+from tracekit.record.flush import _cpus_of, _precedence
 
 
 def speaks(*told: tuple[int, int, bool]) -> int:
@@ -25,3 +27,19 @@ def test_the_lowest_rank_speaks_though_another_began_before_or_has_more_steps() 
 
 def test_of_others_who_has_most_steps_and_no_worker() -> None:
     assert speaks((-1, 10, False), (-1, 20, False), (-1, 20, False), (-1, 50, True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        (["0x2"], [1]),
+        (["0x1", "0x4"], [0, 2]),  # ranks, each on a CPU of its own
+        (["0x2", "0xff"], []),  # what has started it may use all
+        (["0x2", None], []),
+        (["0x2", "all"], []),
+        (["0x100"], []),  # it has gone where it was not allowed to
+        ([], []),
+    ],
+)
+def test_a_program_has_the_cpus_that_its_processes_were_started_on(masks: list[object], expected: list[int]) -> None:
+    assert _cpus_of([{"facts": {"cpus": mask}} for mask in masks], [0, 1, 2, 3]) == expected

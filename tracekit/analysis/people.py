@@ -89,7 +89,7 @@ def ranks_beside(run: Run, process: int) -> int:
 
 
 def _cpus_of(manifest: Manifest) -> tuple[str, list[int]]:
-    return manifest.node or manifest.host, manifest.cpu.affinity
+    return manifest.node or manifest.host, manifest.cpu.of_program or manifest.cpu.affinity
 
 
 def world_of(ranks: Sequence[Person]) -> int:

@@ -169,7 +169,7 @@ def _crowding(increases: Increases, manifest: Manifest, loops: Sequence[Loop], w
     loop = min(each.start for each in loops), max(each.end for each in loops)
     worker_cpus = sum(_worker_cpus(increases, worker, loop) for worker in workers)
     in_loops = sum(_runnable(increases, each.process, (each.start, each.end)) for each in loops)
-    cpus, affinity = thread_budget(cpu), len(cpu.affinity) or cpu.logical
+    cpus, affinity = thread_budget(cpu), cpu.allowed
     waiting, p = _waiting(increases, loops)
 
     def machine(counter: str, offered: float = 1.0) -> float | None:

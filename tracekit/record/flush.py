@@ -1,6 +1,7 @@
 """From the spool folder to the run's tables: while recording, at its end, and when salvaging."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,7 @@ class Flusher:
         taken: set[str] = set()
         has_torch = [(spool, status) for spool, status in told if status.get("facts", {}).get("torch")]
         main = min(has_torch, key=lambda each: _precedence(*each), default=None)
+        manifest.cpu.of_program = _cpus_of([status for _, status in has_torch], manifest.cpu.affinity)
         for spool, status in told:
             who = f" in process {manifest.first_process + spool.process}"
             failure = spool.failure()
@@ -178,6 +180,18 @@ class Flusher:
         if manifest.torch is not None:
             for what, why in never_taken(manifest.settings, taken).items():
                 manifest.add_missing(what, why)
+
+
+def _cpus_of(statuses: Sequence[dict[str, Any]], affinity: list[int]) -> list[int]:
+    """Those of `affinity` that these processes were started on between them, if they say so; [] where that is all."""
+    mask = 0
+    for status in statuses:
+        try:
+            mask |= int(status["facts"]["cpus"], base=16)
+        except (KeyError, TypeError, ValueError):
+            return []
+    started_on = [cpu for cpu in affinity if mask >> cpu & 1]
+    return [] if started_on == affinity else started_on
 
 
 def _loaders(facts: Any) -> dict[str, Loader]:

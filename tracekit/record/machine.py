@@ -62,8 +62,7 @@ def thread_budget(cpu: CPU) -> int:
     A quota that is not whole is rounded up: with a quota of 2.5, three threads get all of it and are halted for a sixth
     of each period, while two leave a fifth of it unused whatever they do.
     """
-    allowed = len(cpu.affinity) or cpu.logical or 1
-    return allowed if cpu.quota is None else max(1, min(allowed, math.ceil(cpu.quota)))
+    return cpu.allowed if cpu.quota is None else max(1, min(cpu.allowed, math.ceil(cpu.quota)))
 
 
 def counts_here() -> list[int]:

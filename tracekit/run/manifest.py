@@ -22,7 +22,8 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class CPU(msgspec.Struct):
-    """The CPUs that the program could use."""
+    """The CPUs that the program could use: those of `affinity`, or those among them that it was started on, as by
+    taskset (`of_program`, [] where that is all)."""
 
     model: str = ""
     logical: int = 0
@@ -31,12 +32,17 @@ class CPU(msgspec.Struct):
     sockets: int = 0
     numa_nodes: int = 0
     quota: float | None = None  # CPUs the cgroup grants, None where it sets no limit
+    of_program: list[int] = []
+
+    @property
+    def allowed(self) -> int:
+        """How many the program may run on."""
+        return len(self.of_program) or len(self.affinity) or self.logical or 1
 
     @property
     def usable(self) -> float:
         """How many of them it may keep busy."""
-        allowed = float(len(self.affinity) or self.logical or 1)
-        return allowed if self.quota is None else min(allowed, self.quota)
+        return float(self.allowed) if self.quota is None else min(float(self.allowed), self.quota)
 
 
 class Memory(msgspec.Struct):
