@@ -14,12 +14,13 @@ from ranks import BACKWARD, FORWARD, LOADING, OPTIMIZER, STEP_MS, TRANSFER, Long
 from synthetic import Tape, make_run, ns
 
 from tracekit.analysis.accounts import Account
-from tracekit.analysis.delays import NOISE, THROUGHOUT, _of_its_turn, causes, find_delays
+from tracekit.analysis.delays import NOISE, THROUGHOUT, causes, find_delays
 from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
 from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, _chosen, find_meetings, find_ways, with_parts
 from tracekit.analysis.meetings import meetings_of as meetings_of_all
 from tracekit.analysis.people import Person, _in_one_attempt, find_people, jobs_of
 from tracekit.analysis.ranks import rank_groups
+from tracekit.analysis.recurring import in_stretches, in_turns
 from tracekit.analysis.report import analyze
 from tracekit.analysis.steps import find_steps
 from tracekit.analysis.text import text_report
@@ -27,6 +28,7 @@ from tracekit.run.reader import Run, open_run
 
 SHARE = 0.05  # of a step, that a delay takes
 STEP_NS = STEP_MS * 1e6
+RANDOM = np.random.default_rng(0).integers(1 << 20, size=1000)
 
 
 def meetings_of(run: Run) -> Meetings:
@@ -125,6 +127,28 @@ def test_ranks_that_are_late_in_turns_are_all_named(phase: str, ranks: int, tmp_
     assert {each.rank for each in named} == set(range(ranks))
     assert {each.phase for each in named} == {phase}
     assert not any(each.always for each in named)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("persistence", "computes", "whose"),
+    [
+        ("stretches", True, lambda step: step // 10),
+        ("stretches", False, lambda step: step // 7),
+        ("random", False, lambda step: int(RANDOM[step])),
+    ],
+)
+def test_ranks_that_are_late_in_another_order_are_all_named(
+    persistence: str, computes: bool, whose: Callable[[int], int], ranks: int, tmp_path: Path
+) -> None:
+    """GIVEN ranks that are late for some steps in succession, or now one and now another."""
+    late = delay("forward", 0.1 * STEP_MS, lambda step: whose(step) % ranks)
+    run = ranks_run(tmp_path / "run", ranks, longer=both(late, noise(0.003)), computes=computes)
+    report = analyze(run)
+    found = [(each.rank, each.phase, each.persistence) for each in report.ranks[0].delays]
+    assert sorted(found) == [(rank, "forward", persistence) for rank in range(ranks)]
+    words = {"stretches": "in stretches of steps", "random": "now and then"}[persistence]
+    assert all(words in each.title for each in report.findings if each.id == "delay.root_cause")
 
 
 @pytest.mark.parametrize(("share", "is_named"), [(0.012, None), (0.03, "undecided"), (0.05, "root_cause")])
@@ -483,8 +507,16 @@ def test_a_meeting_behind_steps_that_are_left_out_tells_nothing_of_them(tmp_path
 def test_the_largest_of_many_turns_is_not_believed() -> None:
     """GIVEN noise alone THEN what is told of the turn in which a rank took longest is below nothing as often."""
     random, ranks = np.random.default_rng(0), 16
-    turn = np.arange(ranks * 20) % ranks
-    told = np.array([_of_its_turn(random.standard_normal(len(turn)), turn, ranks)[1] for _ in range(300)])
+    steps = np.arange(ranks * 20)
+    told = np.array([in_turns(random.standard_normal(len(steps)), steps, ranks).longer[1] for _ in range(300)])
+    assert abs(told.mean()) < 3 * told.std() / np.sqrt(len(told))
+
+
+def test_stretches_are_not_told_by_the_steps_that_choose_them() -> None:
+    """GIVEN noise alone, and steps of which some are not known."""
+    random = np.random.default_rng(0)
+    steps = np.sort(random.choice(400, 300, replace=False))
+    told = np.array([in_stretches(random.standard_normal(len(steps)), steps, 4).longer[1] for _ in range(300)])
     assert abs(told.mean()) < 3 * told.std() / np.sqrt(len(told))
 
 

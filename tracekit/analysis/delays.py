@@ -2,25 +2,27 @@
 
 At each meeting the last one to come keeps the others waiting. It is late by what it took longer than they did since
 the last meeting, phase by phase, and by what it was kept from its CPU: noise, which is no rank's doing. A phase is
-named where a rank took longer for it than the others did, in all steps or in those of its turn, by more than chance
+named where a rank took longer for it than the others did, in all steps or in some that recur, by more than chance
 and by more than in runs without a delay. Three kinds are looked at by themselves: being blocked (asleep, or waiting for
 storage), which hardly ever happens by chance; computing, which on a shared machine often takes longer on one rank, and
 in one start of a process longer than in the next; and being kept from the CPU. What a rank computes longer by in every
 phase alike, as on a slower CPU, is no phase's doing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
+from tracekit.analysis.recurring import Recurring, at_random, in_stretches, in_turns
 from tracekit.analysis.resampling import interval
 from tracekit.analysis.slower_ranks import Throughout, throughout
 
 # What a rank is late by: a phase of its own, others on its CPU, or all that it computes.
 NOISE, THROUGHOUT = "noise", "all phases"
+ALWAYS = "always"
 _REASONS = [*PHASES, NOISE, THROUGHOUT]
 # It is named where it is longer by at least this share of a step: more than runs without a delay come to
 # (`benchmarks/delays.py`).
@@ -28,7 +30,7 @@ NOTABLE = {"blocked": 0.01, "computing": 0.015, "throughout": 0.05, "kept": 0.05
 # As long as the process lives it may compute longer, by up to this share of a step, for where its memory lies: a
 # backward pass of four linear layers, alone on a CPU (AMD EPYC, Zen 1), took the same 17 % longer in all steps of 1
 # start in 12, and of two ranks without a delay one was slower by 3.0 to 4.5 % of a step (lower bound) in 5 of 26 runs.
-# Of a rank that is so in all steps, and not in turns, it is undecided whether that is its doing.
+# Of a rank that is so in all steps, and not now and then, it is undecided whether that is its doing.
 _BY_ITS_START = 0.045
 # A step may be so much shorter than the usual one, and has as many meetings.
 _SLACK = 0.1
@@ -37,8 +39,6 @@ _FEWEST = 10
 # And where the others waited for at least this part of what it is longer by: who itself waits for a rank, in a way that
 # nobody sees, is as late as that one, and comes last by accident.
 _WAITED_FOR = 0.1
-# Ranks that take turns come round after as many steps as there are ranks; of fewer steps of a turn nothing is told.
-_FEWEST_OF_A_TURN = 16
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Delay:
     """A phase of a rank in which it kept others waiting, by being `blocked` or by `computing`; all phases, where it
     computes longer `throughout`; or the noise by which it was `kept` from its CPU. `share_of_waiting` of all ranks'
     waiting, `cost_s` in rank-seconds. `step_share`: by how much longer it made a step than that of the others, at
-    least, expected, at most (95 %), on average over all steps. `always`: by the mean over all of them, which a few long
-    ones may be, and not in turns. `undecided`: it may be how this process has started, and another rank in another
-    run."""
+    least, expected, at most (95 %), on average over all steps. `persistence`: "always" by the mean over all of them,
+    which a few long ones may be; else in "turns", in "stretches" of steps, or at "random". `undecided`: it may be how
+    this process has started, and another rank in another run."""
 
     rank: int
     phase: str
@@ -56,8 +56,12 @@ class Delay:
     share_of_waiting: float
     cost_s: float
     step_share: tuple[float, float, float]
-    always: bool
+    persistence: str
     undecided: bool = False
+
+    @property
+    def always(self) -> bool:
+        return self.persistence == ALWAYS
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     delays = [] if not explained else [
         Delay(
             meetings.ranks[each.rank], _REASONS[each.reason], each.by, cost / explained, cost / 1e9, each.share,
-            each.always, each.by == "computing" and each.always and each.share[0] <= _BY_ITS_START,
+            each.persistence, each.by == "computing" and each.persistence == ALWAYS and each.may_be_its_start,
         )
         for each in longer
         if (cost := float(costs[each.rank, each.reason])) > max(_WAITED_FOR * each.share[1] * each.steps * step_ns, 0)
@@ -103,7 +107,7 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
 @dataclass(frozen=True)
 class _Longer:
     """By how much longer a rank took for a reason (their places) than the others, as a share of a step: in all steps,
-    and per step of the turn in which it took longest (noise and CPUs know of no turns). A phase is named where that is
+    and in those that recur (noise and CPUs know of none). A phase is named where that is
     more than what it has in common with the others, `beyond`, as CPUs slow phases unlike; what is `common` to all of
     them is told with what is longer throughout."""
 
@@ -111,22 +115,25 @@ class _Longer:
     rank: int
     reason: int
     share: tuple[float, float, float]
-    of_turn: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    always: bool = True
+    recurring: Sequence[Recurring] = ()
+    persistence: str = ALWAYS
     beyond: float = 0.0
     common: Throughout | None = None
     factor: float = 1.0
     steps: int = 0  # that this is known of
 
-    def notable(self, ranks: int) -> "_Longer | None":
+    @property
+    def may_be_its_start(self) -> bool:
+        """Of what a step takes without it."""
+        return self.share[0] <= _BY_ITS_START * (1 - self.share[0])
+
+    def notable(self) -> "_Longer | None":
         """As it is to be named, if it is."""
         least = max(NOTABLE[self.by], self.beyond)
         if self.share[0] > least:
             return self
-        if self.of_turn[0] <= least:
-            return None
-        low, expected, high = self.of_turn
-        return replace(self, share=(low / ranks, expected / ranks, high / ranks), always=False)
+        found = [each for each in self.recurring if each.longer[0] > least]
+        return replace(self, share=found[0].overall, persistence=found[0].how) if found else None
 
 
 def _costs(blame: "_Blame", ranks: int, named: list[_Longer]) -> Floats:
@@ -151,7 +158,7 @@ def _longer(meetings: Meetings, step_ns: float, ends: Times | None) -> tuple[lis
     is_told = False
     for each in _than_the_others(meetings, step_ns, ends):
         is_told = True
-        named = each.notable(len(meetings.ranks))
+        named = each.notable()
         if named is None:
             unnamed.append(each)
             continue
@@ -172,7 +179,7 @@ def most_by_chance(meetings: Meetings, step_ns: float) -> dict[str, float]:
     found = dict.fromkeys(NOTABLE, 0.0)
     for each in _than_the_others(meetings, step_ns, None):
         whole = each.common.whole[0] if each.common else 0.0
-        found[each.by] = max(found[each.by], each.share[0], each.of_turn[0], whole)
+        found[each.by] = max(found[each.by], each.share[0], whole, *(some.longer[0] for some in each.recurring))
     return found
 
 
@@ -195,7 +202,6 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
         known = np.flatnonzero(~np.isnan(whole).any(axis=1))
         if len(known) < _FEWEST:
             continue
-        turn = steps[known] % ranks  # whose it would be, if ranks took turns
         step = step_ns * passed[known, None]
         for rank in range(ranks):
             own = _by_step(times(rank), place)[known] / step
@@ -211,23 +217,10 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
                 yield _Longer("throughout", rank, reason, common.share, common=common, factor=factor, steps=len(known))
             for reason, series in enumerate((own - factor * others).T):
                 beyond = (factor - 1) * float(others[:, reason].mean())
-                yield _Longer(
-                    by, rank, reason, interval(series, ranks), _of_its_turn(series, turn, ranks), beyond=beyond,
-                    steps=len(known),
-                )  # fmt: skip
-
-
-def _of_its_turn(series: Floats, turn: NDArray[np.int64], ranks: int) -> tuple[float, float, float]:
-    """The interval of a rank's series in the steps of the turn in which it is the largest: the largest of so many is
-    the luckiest, so every other step of a turn chooses, and those between tell."""
-    counts = np.bincount(turn, minlength=ranks)
-    if counts.min() < _FEWEST_OF_A_TURN:
-        return 0.0, 0.0, 0.0
-    place = np.empty(len(turn), dtype=np.int64)  # of a step among those of its turn
-    place[np.argsort(turn, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
-    chooses = place % 2 == 0
-    means = np.bincount(turn[chooses], series[chooses], ranks) / np.bincount(turn[chooses], minlength=ranks)
-    return interval(series[~chooses & (turn == means.argmax())], ranks)
+                recurring = [in_turns(series, steps[known], ranks), in_stretches(series, steps[known], ranks)]
+                if by == "blocked":
+                    recurring.append(at_random(series, NOTABLE[by], ranks))
+                yield _Longer(by, rank, reason, interval(series, ranks), recurring, beyond=beyond, steps=len(known))
 
 
 def causes(meetings: Meetings) -> list[str]:

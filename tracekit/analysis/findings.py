@@ -19,6 +19,12 @@ _HOW = {
     "throughout": "at work longer than they were in every phase alike, as on a slower CPU or with more to do in each,",
     "kept": "kept from its CPU for longer than they were",
 }
+_OFTEN = {
+    "always": "on average over all steps",
+    "turns": "in its turn",
+    "stretches": "in stretches of steps",
+    "random": "now and then",
+}
 _UNDECIDED = (
     "; undecided: where the memory of a process lies may do as much, and is another place at each start:"
     " whether it is this rank again tells another recording"
@@ -139,7 +145,6 @@ def _root_causes(report: Report) -> list[Finding]:
     found = []
     for group in report.ranks:
         for delay in group.delays:
-            often = "on average over all steps" if delay.always else "in its turn"
             whose, those = f"rank {delay.rank}'s {delay.phase}", "that of all ranks"
             if delay.phase == THROUGHOUT:
                 whose, those = f"rank {delay.rank}", "all ranks"
@@ -147,13 +152,14 @@ def _root_causes(report: Report) -> list[Finding]:
             where = f" in group {group.group}" * (len(report.ranks) > 1) + _of_attempt(group.attempt)
             is_of_cpu = delay.phase in (NOISE, THROUGHOUT)
             host = f" on {delay.host}" * (is_of_cpu and not delay.of_host)
+            unsure = _UNDECIDED * delay.undecided
             slower = "delay.slower_rank" if delay.phase == THROUGHOUT else "delay.root_cause"
             found.append(
                 Finding(
                     "delay.undecided" if delay.undecided else slower,
                     f"{whose}{host}{alike} caused {delay.share_of_waiting:.0%} of the others'"
-                    f" waiting{where}: it was {_HOW[delay.by]} {often} ({delay.step.expected:.1%} of"
-                    f" a step, {delay.step.low:.1%} to {delay.step.high:.1%})" + _UNDECIDED * delay.undecided,
+                    f" waiting{where}: it was {_HOW[delay.by]} {_OFTEN[delay.persistence]}"
+                    f" ({delay.step.expected:.1%} of a step, {delay.step.low:.1%} to {delay.step.high:.1%}){unsure}",
                     msgspec.to_builtins(delay) | {"group": group.group, "attempt": group.attempt},
                 )
             )

@@ -58,7 +58,10 @@ def why_nobody(group: RankGroup) -> str:
         return f"What the ranks of {name} did on their way to each other is not known, so nobody is named"
     if not group.is_told:
         return f"Too few steps of {name} were followed on all ranks to name anybody"
-    return f"No rank of {name} kept the others waiting in the usual step"
+    return (
+        f"No rank of {name} kept the others waiting in the usual step: of the time they waited {group.waited:.1%}, now"
+        " for one and now for another"
+    )
 
 
 def _group(as_recorded: Meetings, step_ns: float, step_ends: Times) -> RankGroup:
@@ -108,7 +111,7 @@ def _delays(delays: Sequence[Delay], meetings: Meetings) -> list[DelaySummary]:
     return [
         DelaySummary(
             delay.rank, delay.phase, delay.by, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share),
-            delay.always, hosts[delay.rank], of_host(delay), delay.undecided,
+            delay.always, hosts[delay.rank], of_host(delay), delay.undecided, delay.persistence,
         )
         for delay in delays
     ]  # fmt: skip

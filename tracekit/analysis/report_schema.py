@@ -242,10 +242,10 @@ class LoaderSummary(msgspec.Struct):
 
 class DelaySummary(msgspec.Struct):
     """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, by computing
-    longer `throughout`, or by the noise that `kept` it from its CPU, `always` or in its turn. `share_of_waiting` of all
-    their waiting, `cost_rank_seconds` of it; that was longer than with the others by `step`, a share of the usual step,
-    on average over all steps. `of_host`: so it is of all ranks of its `host`, and of no other's. `undecided`: it may be
-    how this process has started, and another rank in another run.
+    longer `throughout`, or by the noise that `kept` it from its CPU, `always` or in some steps (`persistence`: always,
+    turns, stretches, random). `share_of_waiting` of all their waiting, `cost_rank_seconds` of it; that was longer than
+    with the others by `step`, a share of the usual step, on average over all steps. `of_host`: so it is of all ranks of
+    its `host`, and of no other's. `undecided`: it may be how this process has started, and another rank in another run.
     """
 
     rank: int
@@ -258,6 +258,7 @@ class DelaySummary(msgspec.Struct):
     host: str = ""
     of_host: bool = False
     undecided: bool = False
+    persistence: str = "always"
 
 
 class ClockSummary(msgspec.Struct):
