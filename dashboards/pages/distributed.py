@@ -11,7 +11,7 @@ from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.ranks import NOT_TOLD, why_nobody
 from tracekit.analysis.report_schema import ClockSummary, RankGroup, Report
-from tracekit.analysis.text import CAUSES
+from tracekit.analysis.text_ranks import CAUSES
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES, LOADING_COLORS, PHASE_COLORS
 from tracekit.dashboards.figures.distributed import buckets_figure, efficiency_figure, meetings_figure, middle_of
@@ -19,7 +19,7 @@ from tracekit.dashboards.figures.ranking import Part, ranking_figure
 from tracekit.dashboards.pages.page import Page, View, graph, nothing, page, section, the_run
 from tracekit.run.reader import Run
 
-_GROUPS, _MEETINGS, _MOST_LANES = 4, 24, 64
+_GROUPS, _MEETINGS, _MOST_LANES, _MOST_KINDS = 4, 24, 64, 12
 
 
 def render(view: View) -> Component:
@@ -48,6 +48,7 @@ def render(view: View) -> Component:
                 else nothing(f"{len(group.ranks)} ranks are more than can be drawn."),
                 graph(efficiency_figure(group.efficiency)) if group.efficiency else None,
                 graph(_path(group)) if group.path else None,
+                graph(_communication(group)) if group.communication else None,
             )
             for figure, group in zip(drawn, groups, strict=True)
         ),
@@ -91,6 +92,9 @@ def _in_words(group: RankGroup) -> str:
         f"Of their time the ranks waited {group.waited:.1%} for the last one to come (of that {group.kept:.0%} because"
         f" it was kept from its CPU), and {group.transfer:.1%} for the transfer."
     ]
+    if group.overlap is not None:
+        least, most = group.overlap
+        words.append(f"They went on beside {least:.0%} to {most:.0%} of what was under way.")
     if group.looked_at < 1:
         words.append(f"{group.looked_at:.1%} of their meetings were looked at, in stretches over the whole run.")
     return " ".join([*words, *map(_of_clock, group.clocks)])
@@ -108,6 +112,16 @@ def _of_clock(clock: ClockSummary) -> str:
         f"The clock of {host} was {clock.offset_ms:.3f} ms ahead, {clock.drift_ppm:+.1f} ppm{unevenly}"
         f" (+- {clock.unsure_ms:.3f} ms); times are corrected."
     )
+
+
+def _communication(group: RankGroup) -> go.Figure:
+    """What each collective and bucket takes a rank, each time."""
+    kinds = group.communication[:_MOST_KINDS]
+    parts = [
+        Part("waiting for the last one", PHASE_COLORS["communication"], [kind.wait_ms * 1e6 for kind in kinds]),
+        Part("transfer, at most", LINES[0], [kind.transfer_ms * 1e6 for kind in kinds]),
+    ]
+    return ranking_figure([kind.name for kind in kinds], parts, "of a rank on average, each time")
 
 
 def _path(group: RankGroup) -> go.Figure:

@@ -23,6 +23,7 @@ def test_a_run_of_ranks_shows_who_was_late_and_by_what(tmp_path: Path) -> None:
         content = show(library, "/", "/distributed", "?run=one")[2]
     drawn = json.dumps(content.to_plotly_json(), default=lambda part: part.to_plotly_json())
     assert "rank 1's forward caused" in drawn
+    assert "waiting for the last one" in drawn and "bucket 1" in drawn
     assert "waiting, forward was late" in drawn and "load balance" in drawn and "critical path" in drawn
     assert "cannot be shown" not in drawn
 

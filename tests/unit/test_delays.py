@@ -16,7 +16,7 @@ from synthetic import Tape, make_run, ns
 from tracekit.analysis.accounts import Account
 from tracekit.analysis.delays import NOISE, THROUGHOUT, causes, find_delays
 from tracekit.analysis.efficiency import _on_path, critical_path, efficiency
-from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, _chosen, find_meetings, find_ways, with_parts
+from tracekit.analysis.meetings import GARBAGE, PHASES, Meetings, chosen, find_meetings, find_ways, with_parts
 from tracekit.analysis.meetings import meetings_of as meetings_of_all
 from tracekit.analysis.people import Person, _in_one_attempt, find_people, jobs_of
 from tracekit.analysis.ranks import rank_groups
@@ -372,7 +372,7 @@ def test_ranks_that_lack_meetings_look_at_the_same_stretches(
     """GIVEN meetings of which one rank lacks some, but not the last one THEN it has what the other one looks at."""
     every = apart * np.arange(count)
     some = every[(np.random.default_rng(seed).random(count) >= lacks) | (every == every[-1])]
-    of_all, of_some = every[_chosen(every, most)], some[_chosen(some, most)]
+    of_all, of_some = every[chosen(every, most)], some[chosen(some, most)]
     assert most / 5 <= len(of_all) <= 2 * most
     assert set(np.intersect1d(of_all, some)) <= set(of_some)
 
@@ -381,7 +381,7 @@ def test_ranks_that_lack_meetings_look_at_the_same_stretches(
 def test_however_far_apart_meetings_are_some_are_looked_at_and_not_too_many(
     apart: list[int], most: int, begin: int
 ) -> None:
-    assert 0 < len(_chosen(begin + np.cumsum(apart), most)) <= 2 * most
+    assert 0 < len(chosen(begin + np.cumsum(apart), most)) <= 2 * most
 
 
 def test_who_saves_before_all_meet_is_named(tmp_path: Path) -> None:

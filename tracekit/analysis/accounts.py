@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
+from tracekit.analysis.communication import Communication, communication_of
 from tracekit.analysis.completeness import unfinished_steps
 from tracekit.analysis.counters import counter_levels, counters_by_phase
 from tracekit.analysis.garbage import GarbageUse, garbage_use
@@ -39,7 +40,8 @@ def in_turn(function: Callable[..., T], *items: Iterable[Any]) -> Iterable[T]:
 @dataclass(frozen=True)
 class Account:
     """What one process did. `summary`, `loop` and `use` of its threads are None where it has no steps. `unfinished`:
-    the step under way at its end. `ways` lead to its meetings. `garbage`: None where none was collected."""
+    the step under way at its end. `ways` lead to its meetings; its `communication` is by group. `garbage`: None where
+    none was collected."""
 
     person: Person
     summary: ProcessSteps | None = None
@@ -48,6 +50,7 @@ class Account:
     counters: list[CounterSummary] = field(default_factory=list)
     unfinished: list[Missing] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
+    communication: list[Communication] = field(default_factory=list)
     garbage: GarbageUse | None = None
 
 
@@ -66,10 +69,10 @@ def people_of(run: Run) -> list[Person]:
 def account_of(run: Run, person: Person) -> Account:
     """The account of a process; `run` is what was recorded of it."""
     steps, process = find_steps(run), person.process
-    ways = find_ways(run, person)
+    ways, communication = find_ways(run, person), communication_of(run, person)
     window = steps.window(process)
     if window is None:
-        return Account(person, ways=ways)
+        return Account(person, ways=ways, communication=communication)
     times = steps.frame["duration_ns"] / _MS
     began = window[0] if person.began_ns is None else person.began_ns
     return Account(
@@ -80,6 +83,7 @@ def account_of(run: Run, person: Person) -> Account:
         counters_of(run, process, steps),
         unfinished_steps(steps),
         ways,
+        communication,
         garbage_use(run, person, window),
     )
 

@@ -166,6 +166,21 @@ def _root_causes(report: Report) -> list[Finding]:
     return found
 
 
+def _communication(report: Report) -> list[Finding]:
+    found = []
+    for group in report.ranks:
+        if group.communication:
+            first = group.communication[0]
+            title = (
+                f"{first.name} takes group {group.group} the longest: each time a rank waits {first.wait_ms:.3g} ms for"
+                f" the last one, and {first.transfer_ms:.3g} ms at most for the transfer"
+            )
+            kinds = msgspec.to_builtins(group.communication[:_TOP])
+            evidence = {"group": group.group, "attempt": group.attempt, "overlap": group.overlap, "kinds": kinds}
+            found.append(Finding("distributed.communication", title, evidence))
+    return found
+
+
 def _never_ended(report: Report) -> list[Finding]:
     found = []
     for each in report.never_ended:
@@ -243,5 +258,5 @@ def _missing(report: Report) -> list[Finding]:
 
 _FINDERS: list[Callable[[Report], list[Finding]]] = [
     _steps, _layers, _operators, _efficiency, _crowding, _run_delay, _layer_times,
-    _root_causes, _never_ended, _parallel, _noise, _neighbours, _garbage, _missing,
+    _root_causes, _communication, _never_ended, _parallel, _noise, _neighbours, _garbage, _missing,
 ]  # fmt: skip

@@ -32,7 +32,7 @@ _UNKNOWN, _KEPT, _ELSEWHERE = len(PHASES), len(PHASES) + 1, len(PHASES) + 2
 _MOST, _STRETCHES, _LEAST = 2_000_000, 8, 1000
 
 # From these nobody goes before all have come; a broadcast's root does, say.
-_OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
+OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather', 'all_gather_coalesced',
     'all_gather_into_tensor', 'all_gather_object', 'all_gather_single', 'all_reduce', 'all_reduce_coalesced',
     'all_to_all', 'all_to_all_single', 'barrier', 'monitored_barrier', 'reduce_scatter', 'reduce_scatter_single',
     'reduce_scatter_tensor')"""
@@ -40,7 +40,7 @@ _OF_ALL = """('bucket', '_all_gather_base', '_reduce_scatter_base', 'all_gather'
 _WAITED_IN = f"""
     SELECT thread, waited."group", coalesce(begun.start_ns, waited.start_ns) AS entered_ns,
            waited.start_ns AS waits_ns, waited.start_ns + duration_ns AS left_ns,
-           CASE WHEN coalesce(begun.op, waited.op) IN {_OF_ALL}
+           CASE WHEN coalesce(begun.op, waited.op) IN {OF_ALL}
                 THEN coalesce(begun.sequence, waited.sequence) ELSE -1 END AS sequence
     FROM ({WAITED_FOR}) AS waited LEFT JOIN (
         SELECT process, ready_ns, start_ns, op, sequence FROM collectives
@@ -110,6 +110,7 @@ class Meetings:
     awaited: Floats
     besides: Floats
     looked_at: float = 1.0
+    processes: Sequence[int] = ()  # of the ranks
 
     @property
     def came(self) -> Times:
@@ -173,7 +174,7 @@ def find_ways(run: Run, who: Person) -> list[Way]:
     return found
 
 
-def _chosen(sequence: Times, most: int) -> NDArray[np.intp]:
+def chosen(sequence: Times, most: int) -> NDArray[np.intp]:
     """The places of those meetings that are looked at, where there are more than so many: the same stretches on all
     ranks, each of which chooses by itself; who has a record of more meetings chooses a part of what the others do."""
     if len(sequence) <= most:
@@ -182,14 +183,14 @@ def _chosen(sequence: Times, most: int) -> NDArray[np.intp]:
     # lack the last ones.
     period = 2 ** max(int(np.log2((sequence[-1] + 1) / _STRETCHES)), 0)
     every = 2 ** int(np.ceil(np.log2(len(sequence) / most)))
-    chosen = np.flatnonzero(sequence % period < max(period // every, 1))[: 2 * most]
-    return chosen if len(chosen) else np.arange(most)  # all may have met at once, between two stretches, or in one
+    places = np.flatnonzero(sequence % period < max(period // every, 1))[: 2 * most]
+    return places if len(places) else np.arange(most)  # all may have met at once, between two stretches, or in one
 
 
 def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Awaited) -> Way:
-    chosen = _chosen(rows["sequence"].to_numpy(np.int64), max(_MOST // max(who.world, 1), _LEAST))
-    looked_at, stretch = len(chosen) / len(rows), np.cumsum(np.diff(chosen, prepend=-1) > 1, dtype=np.int64)
-    rows = rows.iloc[chosen]
+    places = chosen(rows["sequence"].to_numpy(np.int64), max(_MOST // max(who.world, 1), _LEAST))
+    looked_at, stretch = len(places) / len(rows), np.cumsum(np.diff(places, prepend=-1) > 1, dtype=np.int64)
+    rows = rows.iloc[places]
     names = ("sequence", "entered_ns", "waits_ns", "left_ns")
     sequence, came, waits, went = (rows[name].to_numpy(np.int64) for name in names)
     entering, leaving = path.until(came), path.until(went)
@@ -267,7 +268,7 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     looked_at = 1.0 if are_all else len(common) / max(len(way.sequence) / way.looked_at for way in members)
     return Meetings(
         group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides,
-        looked_at,
+        looked_at, [way.who.process for way in members],
     )  # fmt: skip
 
 

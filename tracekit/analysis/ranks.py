@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.clocks import aligned
+from tracekit.analysis.communication import Communication, of_group, overlap, parts
 from tracekit.analysis.delays import Delay, find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
 from tracekit.analysis.meetings import Meetings, Times, Way, meetings_of
 from tracekit.analysis.people import Person
-from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, NeverEnded, RankGroup
+from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, RankGroup
 from tracekit.analysis.steps import Steps
-from tracekit.analysis.unfinished import never_ended
+from tracekit.analysis.unfinished import NeverEnded, never_ended
 from tracekit.analysis.words import shortened
 from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
@@ -20,7 +21,9 @@ from tracekit.run.reader import Run
 NOT_TOLD = "who waited for whom in group "
 
 
-def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> tuple[list[RankGroup], list[Missing]]:
+def rank_groups(
+    ways: Sequence[Way], people: Sequence[Person], steps: Steps, communication: Sequence[Communication] = ()
+) -> tuple[list[RankGroup], list[Missing]]:
     """What is known of each group of ranks that met at least twice, those that met most often first; and of which
     nothing can be told."""
     own = steps.of(steps.main)
@@ -35,7 +38,7 @@ def rank_groups(ways: Sequence[Way], people: Sequence[Person], steps: Steps) -> 
             )
             missing.append(Missing(NOT_TOLD + each.group, why, lost=True))
         elif each.entered.shape[1] > 1:
-            groups.append(_group(each, usual, ends))
+            groups.append(_group(each, usual, ends, of_group(communication, each)))
     return groups, missing
 
 
@@ -64,7 +67,9 @@ def why_nobody(group: RankGroup) -> str:
     )
 
 
-def _group(as_recorded: Meetings, step_ns: float, step_ends: Times) -> RankGroup:
+def _group(
+    as_recorded: Meetings, step_ns: float, step_ends: Times, communication: Sequence[Communication]
+) -> RankGroup:
     meetings, clocks = aligned(as_recorded)
     begins, ends = meetings.stretches
     spent = float((meetings.left[:, ends] - meetings.left[:, begins]).sum()) / 1e9
@@ -93,6 +98,8 @@ def _group(as_recorded: Meetings, step_ns: float, step_ends: Times) -> RankGroup
         delays=_delays(found.delays, meetings),
         looked_at=meetings.looked_at,
         is_told=found.is_told,
+        overlap=overlap(communication),
+        communication=parts(communication, clocks),
         clocks=[
             ClockSummary(each.host, each.offset_ns / 1e6, each.drift * 1e6, each.unsure_ns / 1e6, len(each.at_ns) - 1)
             for each in clocks

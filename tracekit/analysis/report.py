@@ -56,7 +56,8 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     operators = operator_times(here, steps.main)
     in_order = sorted(looping, key=lambda account: account.person.process)
     manifest = run.manifest
-    ranks, untold = rank_groups([way for account in accounts for way in account.ways], people, steps)
+    ways = [way for account in accounts for way in account.ways]
+    ranks, untold = rank_groups(ways, people, steps, [each for account in accounts for each in account.communication])
     unfinished_of = [note for account in in_order for note in account.unfinished]
     missing = list(dict.fromkeys([*all_missing(run, main is not None, unfinished_of), *untold]))
     report = Report(

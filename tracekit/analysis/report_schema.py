@@ -5,10 +5,12 @@ from typing import Literal
 
 import msgspec
 
+from tracekit.analysis.communication import CommunicationPart
 from tracekit.analysis.garbage import GarbageUse
 from tracekit.analysis.neighbours import Neighbour
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.threads import Crowding, ThreadUse
+from tracekit.analysis.unfinished import NeverEnded
 from tracekit.analysis.words import shell_line
 from tracekit.run.manifest import Missing, Overhead
 from tracekit.run.reader import Run
@@ -281,7 +283,9 @@ class RankGroup(msgspec.Struct):
     consists of, in seconds; of its loading, what the makers of batches did by itself. `followed`: of the waiting, the
     share of which it is known what the ranks did before. Of very many meetings the share `looked_at` is: `meetings`,
     `seconds` and all that is in rank-seconds are of these.
-    Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks.
+    Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks. Of the time for which
+    something that they do together is under way (`communication`, the costliest first) their loops go on beside it for
+    the share `overlap`, at least and at most; None where nothing is seen to be.
     """
 
     group: str
@@ -299,20 +303,8 @@ class RankGroup(msgspec.Struct):
     delays: list[DelaySummary] = []
     looked_at: float = 1.0
     is_told: bool = True
-
-
-class NeverEnded(msgspec.Struct):
-    """Communication that `ranks` were in when they came to their end, number `sequence` of the group. `missing` ranks
-    of the group never came to it: each with the number of what it came to last. `unlike`: where not all were in the
-    same, which ranks were in which."""
-
-    group: str
-    attempt: int
-    op: str
-    sequence: int
-    ranks: list[int]
-    missing: list[tuple[int, int]]
-    unlike: dict[str, list[int]] = {}
+    overlap: tuple[float, float] | None = None
+    communication: list[CommunicationPart] = []
 
 
 class BucketForecast(msgspec.Struct):

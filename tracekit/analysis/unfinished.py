@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pandas as pd
 
 from tracekit.analysis.people import find_people
@@ -32,6 +33,20 @@ _REACHED = f"""
     ) AS done
     JOIN ({_RANKS}) AS who ON who.process = done.process GROUP BY ALL
 """
+
+
+class NeverEnded(msgspec.Struct):
+    """Communication that `ranks` were in when they came to their end, number `sequence` of the group. `missing` ranks
+    of the group never came to it: each with the number of what it came to last. `unlike`: where not all were in the
+    same, which ranks were in which."""
+
+    group: str
+    attempt: int
+    op: str
+    sequence: int
+    ranks: list[int]
+    missing: list[tuple[int, int]]
+    unlike: dict[str, list[int]] = {}
 
 
 def never_ended(run: Run) -> pd.DataFrame:
