@@ -55,12 +55,26 @@ def test_a_few_meetings_tell_how_little_they_tell() -> None:
     """GIVEN ten meetings, to which one host comes 100 ms late in the first half, and the other one in the second THEN a
     line that is wrong by much fits, and the clock is as unsure as that."""
     truth = met(["a", "b"])
-    few = replace(truth, **{name: getattr(truth, name)[:, :10] for name in ("entered", "left")})
+    few = replace(truth, **{name: getattr(truth, name)[:, :10] for name in ("entered", "left", "beside")})
     for late, half in ((0, slice(0, 5)), (1, slice(5, 10))):
         few.entered[late, half] = few.entered[1 - late, half] + 100_000_000
     few.left[:] = few.entered.max(axis=0) + ONE_WAY_NS
     found, (clock,) = aligned(planted(few, "b", 1_000_000, 0))
     assert np.abs(found.entered - few.entered).max() <= clock.unsure_ns + 10
+
+
+@pytest.mark.parametrize("waits_too", [0, 200])
+def test_who_goes_on_beside_a_meeting_does_not_leave_it_with_the_others(waits_too: int) -> None:
+    """GIVEN a host that goes on for 25 ms before it waits, but for some meetings THEN these tell its clock; without any
+    it is as unsure as it is wrong."""
+    truth = met(["a", "b"])
+    beside = np.zeros_like(truth.entered)
+    beside[1, waits_too:] = 25_000_000
+    truth.left[1] = np.maximum(truth.left[1], truth.entered[1] + beside[1])
+    found, (clock,) = aligned(replace(planted(truth, "b", 1_000_000, 0), beside=beside))
+    wrong = np.abs(found.entered - truth.entered).max()
+    assert wrong <= clock.unsure_ns + 10
+    assert wrong < (100_000 if waits_too else 14_000_000)
 
 
 @pytest.mark.parametrize("now_and_then", [0, 1, 40])

@@ -97,12 +97,22 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
             line, unsure = _line(rows(pieces), bounds) if fits > 0 else (straight, unsure)
     if unsure > 0:
         of_ends = _weights(share, len(line) - 1)
-        together = left[own].mean(axis=0) - left[first].mean(axis=0) - middle
         own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > of_ends @ line
-        wanted = _leaving(stretch, own_last, of_ends, together, line)
+        # Who goes on beside a meeting for longer than it waits there leaves it when it comes back, and not with others.
+        waits = left - entered >= 2 * meetings.beside
+        (of_own, some_own), (of_first, some_first) = (_mean(left[side], waits[side]) for side in (own, first))
+        known = some_own & some_first
+        together = (of_own - of_first - middle)[known]
+        wanted = _leaving(stretch[known], own_last[known], of_ends[known], together, line)
         line = _towards(wanted, line, rows(len(line) - 1), bounds)
         unsure = max(unsure, _farthest(rows(len(line) - 1), bounds, line))
     return Clock(host, at + begin + np.linspace(0, length, len(line)).astype(np.int64), middle + line, unsure)
+
+
+def _mean(times: Times, of: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+    """The mean time of some ranks, by meeting (K), and whether there are any."""
+    counts = of.sum(axis=0)
+    return np.where(of, times, 0).sum(axis=0) / np.maximum(counts, 1), counts > 0
 
 
 def _weights(share: Floats, pieces: int) -> Floats:
