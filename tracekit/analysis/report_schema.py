@@ -308,11 +308,19 @@ class RankGroup(msgspec.Struct):
 
 
 class BucketForecast(msgspec.Struct):
-    """The time of a step, ms, with a cap of the gradient buckets, of which there are `buckets` then: at least,
-    expected, at most."""
+    """The time of a step, ms, with so many gradient `buckets` of a cap: at least, expected, at most."""
 
     cap_mb: float
     buckets: int
+    low_ms: float
+    expected_ms: float
+    high_ms: float
+
+
+class WhatIf(msgspec.Struct):
+    """The time of a step, ms, were something else: at least, expected, at most."""
+
+    what: str
     low_ms: float
     expected_ms: float
     high_ms: float
@@ -322,7 +330,8 @@ class BucketSummary(msgspec.Struct):
     """The gradient buckets of the model that DistributedDataParallel wraps: `forecasts` by cap, the first for that of
     the run, `cap_mb`. If communication cost nothing a step would take `ideal_ms`. The best replay `missed` what the run
     saw by this share of a step. Where the caps were tried in turn, in so many `rounds` or, what is clearly
-    slower, in some of them, these are None, and the forecasts were measured."""
+    slower, in some of them, these are None, and the forecasts were measured. `what_if` something else were, with the
+    run's own buckets; results would be others with fewer bytes, or where batches are added up."""
 
     cap_mb: float
     ranks: int
@@ -332,6 +341,7 @@ class BucketSummary(msgspec.Struct):
     missed: float | None
     forecasts: list[BucketForecast]
     rounds: int | None = None
+    what_if: list[WhatIf] = []
 
 
 class Report(msgspec.Struct):

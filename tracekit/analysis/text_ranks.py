@@ -107,4 +107,10 @@ def buckets(report: Report) -> Lines:
     if found.rounds is None:
         how = f"predicted; {found.ideal_ms:.4g} ms a step without communication"
     title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, {how}"
-    return [title, *table(["cap MiB", "buckets", "ms a step", "at least to at most"], rows)]
+    lines = [title, *table(["cap MiB", "buckets", "ms a step", "at least to at most"], rows)]
+    if found.what_if:
+        others = [
+            (each.what, f"{each.expected_ms:.4g}", f"{each.low_ms:.4g} to {each.high_ms:.4g}") for each in found.what_if
+        ]
+        lines += ["", *table([f"what if, with {found.cap_mb:g} MiB", "ms a step", "at least to at most"], others)]
+    return lines

@@ -6,6 +6,7 @@ size, each with the beta with which the pass ends when it did, and others around
 like the run: where costs that are as likely differ in what they say of other buckets, the prediction is a range.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tracekit.analysis.gradient_passes import GradientPasses
-from tracekit.analysis.report_schema import BucketForecast, BucketSummary
+from tracekit.analysis.report_schema import BucketForecast, BucketSummary, WhatIf
 from tracekit.models.ddp_replay import (
     DEFAULT_CAP_MB,
     FIRST_BUCKET,
@@ -52,6 +53,16 @@ MODEL_ERROR = 0.07
 # And by how much more it may, s, where steps are short: when a thread that sends gets a CPU from another one no run
 # tells, and a second bucket made steps of 4.7 ms there 1 ms longer, of which a third was replayed.
 HANDOVER_ERROR = 1e-3
+# What else may be: another network, or half of the bytes, as with a hook that sends bfloat16; what it takes to turn
+# gradients into these is not known.
+_NETWORKS: dict[str, tuple[Callable[[Network], Network], float]] = {
+    "half the bandwidth": (lambda each: replace(each, beta=each.beta * 2), 1.0),
+    "twice the bandwidth": (lambda each: replace(each, beta=each.beta / 2), 1.0),
+    "half the latency": (lambda each: replace(each, alpha=each.alpha / 2), 1.0),
+    "twice the latency": (lambda each: replace(each, alpha=each.alpha * 2), 1.0),
+    "half the bytes, as of bfloat16": (lambda each: each, 0.5),
+}
+_ADDED_UP = (2, 4)  # gradient accumulation: what a batch then takes on average
 
 
 def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
@@ -74,14 +85,22 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     passes = seen.passes_per_step
     rest = max(seen.step - passes * seen.took, 0.0)
 
-    def forecast(cap_mb: float, buckets: NDArray[np.intp]) -> BucketForecast:
-        launched = _launched(gradients, own, buckets)
-        ends = np.array([replay_pass(launched, buckets, network).end for _, network in likely])
+    def of_steps(ends: Floats, is_seen: bool = False) -> tuple[float, float, float]:
+        """The time of a step, at least, expected and at most, ms, where its passes end so, by network."""
         times = _MS * seen.step * (rest + passes * ends) / (rest + passes * base)
         low, high = _quantiles(times, weights)
-        error = 1.0 if buckets is own else 1 + MODEL_ERROR + passes * HANDOVER_ERROR / seen.step
-        expected = float(np.average(times, weights=weights))
-        return BucketForecast(cap_mb, int(buckets[-1]) + 1, low / error, expected, high * error)
+        error = 1.0 if is_seen else 1 + MODEL_ERROR + passes * HANDOVER_ERROR / seen.step
+        return low / error, float(np.average(times, weights=weights)), high * error
+
+    def ends(buckets: NDArray[np.intp], change: Callable[[Network], Network], sent: float = 1.0) -> Floats:
+        launched = _launched(gradients, own, buckets)
+        launched = replace(launched, sizes=np.round(launched.sizes * sent).astype(np.int64))
+        return np.array([replay_pass(launched, buckets, change(network)).end for _, network in likely])
+
+    def forecast(cap_mb: float, buckets: NDArray[np.intp]) -> BucketForecast:
+        return BucketForecast(
+            cap_mb, int(buckets[-1]) + 1, *of_steps(ends(buckets, lambda each: each), is_seen=buckets is own)
+        )
 
     others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
     for cap_mb in CAPS_MB:
@@ -94,6 +113,13 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     grid = [forecast(own_cap, own), *(forecast(*other) for other in others.values())]
     computed = gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
     ideal = seen.step - passes * max(seen.took - computed, 0.0)
+    otherwise = {what: ends(own, change, sent) for what, (change, sent) in _NETWORKS.items()}
+    smaller = _filled(seen.model, own_cap * MIB, FIRST_BUCKET)
+    if not np.array_equal(smaller, own):
+        otherwise[f"a first bucket of 1 MiB (bucket_cap_mb_list = [1, {own_cap:g}])"] = ends(smaller, lambda each: each)
+    alone = np.minimum(computed, base)
+    for batches in _ADDED_UP:
+        otherwise[f"{batches} batches added up before they are sent"] = ((batches - 1) * alone + base) / batches
     return BucketSummary(
         cap_mb=own_cap,
         ranks=seen.world,
@@ -102,6 +128,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
         ideal_ms=_MS * ideal,
         missed=missed,
         forecasts=grid,
+        what_if=[WhatIf(what, *of_steps(each)) for what, each in otherwise.items()],
     )
 
 
