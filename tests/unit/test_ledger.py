@@ -242,6 +242,7 @@ def test_process_that_has_ended_is_read_to_its_end_and_never_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(SpooledRecords, "read", lambda *_: pytest.fail("read again"))
+        patched.setattr(SpooledRecords, "has_more", lambda _: pytest.fail("looked for again"))
         flusher.finish(2)
 
     assert every(recording) == list(range(80))

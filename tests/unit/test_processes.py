@@ -160,6 +160,23 @@ def test_process_that_ended_before_it_was_read_has_ended(tmp_path: Path) -> None
     assert processes.of(next(s for s in processes._spools.spools.values() if s.stem == stem)).ended == 9
 
 
+def test_parents_are_not_sought_among_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loader workers that come and go with every epoch are thousands in the end."""
+    processes = Processes(SpoolFolder(tmp_path), ROOT)
+    for number in range(100):
+        processes.see(CHILD + number, ROOT if number % 2 else CHILD, number)
+    asked: list[int] = []
+
+    def is_child(process: Process, parent: Process) -> bool:
+        asked.append(process.number)
+        return process.parent_pid == parent.pid
+
+    monkeypatch.setattr("tracekit.record.processes._is_child", is_child)
+
+    assert [row["parent"] for row in rows(processes)] == [-1, -1, *[0, 1] * 49, 0]
+    assert len(asked) <= 101
+
+
 def test_words_that_are_no_text_are_kept_readable(tmp_path: Path, commands: dict[int, list[str]]) -> None:
     """Any bytes may stand in a command line; Python shows them as lone surrogates, which no file takes."""
     announce(tmp_path, ROOT, 5, command=["python", "caf\udce9.py", "a\nb"])
