@@ -107,6 +107,25 @@ def test_rank_that_a_helper_inherits_is_not_its_own(tmp_path: Path) -> None:
     assert [row["rank"] for row in rows(welcome(tmp_path))] == [-1, 1, -1, -1]
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([{}, {}], [0, 1, 1]),
+        ([{"SLURM_LOCALID": "0"}] * 2, [0, 1, 1]),  # that of the task whose program has spawned both
+        ([{"SLURM_LOCALID": "2"}, {"SLURM_LOCALID": "3"}], [2, 3, 3]),
+        ([{"SLURM_LOCALID": "0", "LOCAL_RANK": "0"}] * 2, [0, 0, 0]),  # two nodes that are one
+    ],
+)
+def test_place_on_the_node(told: list[dict[str, str]], expected: list[int], tmp_path: Path) -> None:
+    """GIVEN two ranks and a worker of the second, and what the environment says of their place."""
+    for rank, environment in enumerate(told):
+        facts = status(rank=4 + rank, world_size=8)
+        announce(tmp_path, CHILD + rank, 5 + rank, parent=ROOT, environment=environment, status=facts)
+    announce(tmp_path, OTHER + 1, 9, parent=OTHER, environment=told[1], status=status(rank=5, worker=0))
+
+    assert [row["local_rank"] for row in rows(welcome(tmp_path))[1:]] == expected
+
+
 def test_execv_ends_what_the_process_was(tmp_path: Path) -> None:
     """GIVEN a program that replaces itself THEN it is two processes of one pid, one after the other, both main."""
     announce(tmp_path, ROOT, 5, parent=os.getpid(), command=["python", "first.py"])

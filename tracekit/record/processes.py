@@ -127,7 +127,14 @@ class Processes:
             process.number: self._identity(process, parents.get(process.number), process.number in launchers)
             for process in self.all
         }
-        _number_on_node([each for each in roles.values() if each["rank"] >= 0 > each["worker"]])
+        _number_on_node(
+            [
+                roles[process.number]
+                for process in self.all
+                if roles[process.number]["rank"] >= 0
+                and _number(self._environment(process).get("LOCAL_RANK", "")) < 0  # it is each one's own
+            ]
+        )
         rows = []
         for process in self.all:
             identity = roles[process.number]
@@ -241,13 +248,19 @@ def _number(text: str) -> int:
 
 
 def _number_on_node(ranks: list[dict[str, Any]]) -> None:
-    """The place of each rank on its node, where no launcher has said it: in their order, of those that were started
-    together by one program (`mp.spawn`)."""
+    """The place of each rank on its node, where no launcher has said it, or only that of a task that has started all of
+    them (`mp.spawn` in a job of Slurm): in their order, of those that were started together. Workers have their rank's.
+    """
     together: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for each in ranks:
-        together.setdefault((each["attempt"], each["world_size"]), []).append(each)
+        if each["worker"] < 0:
+            together.setdefault((each["attempt"], each["world_size"]), []).append(each)
+    found = {}
     for members in together.values():
-        if len(members) > 1 and all(each["local_rank"] < 0 for each in members):
-            places = {rank: place for place, rank in enumerate(sorted({each["rank"] for each in members}))}
+        places = {rank: place for place, rank in enumerate(sorted({each["rank"] for each in members}))}
+        if len(places) > len({each["local_rank"] for each in members}):
             for each in members:
-                each["local_rank"] = places[each["rank"]]
+                each["local_rank"] = found[each["attempt"], each["rank"]] = places[each["rank"]]
+    for each in ranks:
+        if each["worker"] >= 0:
+            each["local_rank"] = found.get((each["attempt"], each["rank"]), each["local_rank"])
