@@ -58,7 +58,7 @@ def _number(low: float, high: float) -> Callable[[object], Value]:
     def parse(given: object) -> Value:
         try:
             number = float(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else None
-        except ValueError:
+        except (ValueError, OverflowError):
             number = None
         if number is None or not low < number <= high:
             raise ValueError(f"a number above {low:g}, at most {high:g}")
@@ -165,11 +165,14 @@ def _project(directory: Path) -> tuple[Path | None, dict[str, object]]:
 
 def _section(file: Path, text: str) -> dict[str, object] | None:
     try:
-        section = tomllib.loads(text).get("tool", {}).get("tracekit")
-    except tomllib.TOMLDecodeError as error:
+        tool = tomllib.loads(text).get("tool")
+    except (ValueError, RecursionError) as error:  # of a number of thousands of digits it is no TOMLDecodeError
         raise ConfigError(f"{file}: is not valid TOML ({error}); mend it, or remove its [tool.tracekit]") from error
+    section = tool.get("tracekit") if isinstance(tool, dict) else None
     if section is None:
         return None
+    if not isinstance(section, dict):
+        raise ConfigError(f"{file}: tool.tracekit must be one table of options, [tool.tracekit]")
     for key in section:
         if key not in OPTIONS:
             raise ConfigError(f"{file}: [tool.tracekit] has no option {key!r}{_did_you_mean(key, list(OPTIONS))}")

@@ -40,8 +40,8 @@ def test_the_nearest_project_that_speaks_of_tracekit(tmp_path: Path, monkeypatch
     project(tmp_path, '[tool.tracekit]\nruns = "recorded"')
     project(tmp_path / "a", "[tool.other]\nx = 1")
     broken = project(tmp_path / "a" / "b", "this is = = not TOML")
-    monkeypatch.chdir(broken)
-    assert resolve({}, {})["runs"].value == "../../recorded"
+    monkeypatch.chdir(project(broken / "c", "tool = 5  # not of tool.tracekit"))
+    assert resolve({}, {})["runs"].value == "../../../recorded"
 
 
 def test_collectors_as_words_or_list(tmp_path: Path) -> None:
@@ -63,6 +63,11 @@ def test_collectors_as_words_or_list(tmp_path: Path) -> None:
         ({}, {}, "[tool.tracekit]\nruns = 3", "[tool.tracekit] runs: must be the path"),
         ({}, {}, "[tool.tracekit]\noverheads = 3", "has no option 'overheads'; did you mean overhead?"),
         ({}, {}, "[tool.tracekit]\noverhead =", "is not valid TOML"),
+        ({}, {}, "[tool.tracekit]\noverhead = " + "9" * 400, "[tool.tracekit] overhead: must be a number"),
+        ({}, {}, "[tool.tracekit]\noverhead = " + "9" * 5000, "is not valid TOML"),
+        ({}, {}, "[tool.tracekit]\nruns = " + "[" * 5000, "is not valid TOML"),
+        ({}, {}, "[tool]\ntracekit = 5 # tool.tracekit", "must be one table"),
+        ({}, {}, "[[tool.tracekit]]\nruns = 'x'", "must be one table"),
     ],
 )
 def test_a_bad_value_names_its_source(

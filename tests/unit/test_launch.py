@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tracekit
 from tracekit.record.launch import LaunchError, find_program, injection_problem, program_environment, spawn
 
 
@@ -147,3 +148,9 @@ def test_environment_without_a_recorder_is_our_own(tmp_path: Path, monkeypatch: 
         os.environ
     )
     assert sys.modules.get("sitecustomize") is None or "bootstrap" not in str(sys.modules["sitecustomize"].__file__)
+
+
+def test_who_runs_a_module_of_ours_asks_how() -> None:
+    """`-m` alone looks for it in the working directory first, which is the program's."""
+    sources = Path(tracekit.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if '"-m", "tracekit' in path.read_text(encoding="utf-8")] == []

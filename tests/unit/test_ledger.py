@@ -12,6 +12,7 @@ import pytest
 from spooling import announce, small_segments
 
 from tracekit.collectors.spool import Spool
+from tracekit.record.finish import finish
 from tracekit.record.flush import Flusher
 from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Process
@@ -242,6 +243,7 @@ def test_process_that_has_ended_is_read_to_its_end_and_never_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(SpooledRecords, "read", lambda *_: pytest.fail("read again"))
+        patched.setattr(SpooledRecords, "has_more", lambda _: pytest.fail("looked for again"))
         flusher.finish(2)
 
     assert every(recording) == list(range(80))
@@ -285,11 +287,28 @@ def test_window_that_is_no_trace_is_named_and_removed(recording: Recording) -> N
     ]
 
 
+def test_nothing_is_imported_from_the_folder_of_the_program(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a program in a folder with modules that are called as ours WHEN its run ends THEN it is compacted."""
+    write(two_processes(recording)[0], 0, 3)
+    for name in ("queue.py", "tracekit.py"):
+        (tmp_path / name).write_text("raise SystemExit('of the program')")
+    manifest, spools = Manifest(host="host"), SpoolFolder(recording.spool)
+    monkeypatch.chdir(tmp_path)
+
+    finish(recording.run, manifest, Flusher(recording.run, manifest, spools, None), spools)
+
+    assert not [note for note in manifest.missing if note.lost]
+    assert every(recording) == [0, 1, 2]
+
+
 def test_ledger_round_trip_and_what_is_none(tmp_path: Path) -> None:
     assert Ledger.load(tmp_path) == Ledger()
     full = Ledger(5, {"1-a": Position(2, 64)}, [Process(0, 1, -1, 5, command=["a", "\n"], stem="1-a", ticks=3)])
     full.save(tmp_path)
 
     assert Ledger.load(tmp_path) == full
-    (tmp_path / "ledger.json").write_text("{")
-    assert Ledger.load(tmp_path) == Ledger()
+    for data in (b"{", b'{"positions": {"\xff": {}}}', b'{"x": ' + b"[" * 100_000):
+        (tmp_path / "ledger.json").write_bytes(data)
+        assert Ledger.load(tmp_path) == Ledger()

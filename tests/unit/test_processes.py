@@ -107,6 +107,25 @@ def test_rank_that_a_helper_inherits_is_not_its_own(tmp_path: Path) -> None:
     assert [row["rank"] for row in rows(welcome(tmp_path))] == [-1, 1, -1, -1]
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([{}, {}], [0, 1, 1]),
+        ([{"SLURM_LOCALID": "0"}] * 2, [0, 1, 1]),  # that of the task whose program has spawned both
+        ([{"SLURM_LOCALID": "2"}, {"SLURM_LOCALID": "3"}], [2, 3, 3]),
+        ([{"SLURM_LOCALID": "0", "LOCAL_RANK": "0"}] * 2, [0, 0, 0]),  # two nodes that are one
+    ],
+)
+def test_place_on_the_node(told: list[dict[str, str]], expected: list[int], tmp_path: Path) -> None:
+    """GIVEN two ranks and a worker of the second, and what the environment says of their place."""
+    for rank, environment in enumerate(told):
+        facts = status(rank=4 + rank, world_size=8)
+        announce(tmp_path, CHILD + rank, 5 + rank, parent=ROOT, environment=environment, status=facts)
+    announce(tmp_path, OTHER + 1, 9, parent=OTHER, environment=told[1], status=status(rank=5, worker=0))
+
+    assert [row["local_rank"] for row in rows(welcome(tmp_path))[1:]] == expected
+
+
 def test_execv_ends_what_the_process_was(tmp_path: Path) -> None:
     """GIVEN a program that replaces itself THEN it is two processes of one pid, one after the other, both main."""
     announce(tmp_path, ROOT, 5, parent=os.getpid(), command=["python", "first.py"])
@@ -158,6 +177,23 @@ def test_process_that_ended_before_it_was_read_has_ended(tmp_path: Path) -> None
     processes.check_alive(9)
 
     assert processes.of(next(s for s in processes._spools.spools.values() if s.stem == stem)).ended == 9
+
+
+def test_parents_are_not_sought_among_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loader workers that come and go with every epoch are thousands in the end."""
+    processes = Processes(SpoolFolder(tmp_path), ROOT)
+    for number in range(100):
+        processes.see(CHILD + number, ROOT if number % 2 else CHILD, number)
+    asked: list[int] = []
+
+    def is_child(process: Process, parent: Process) -> bool:
+        asked.append(process.number)
+        return process.parent_pid == parent.pid
+
+    monkeypatch.setattr("tracekit.record.processes._is_child", is_child)
+
+    assert [row["parent"] for row in rows(processes)] == [-1, -1, *[0, 1] * 49, 0]
+    assert len(asked) <= 101
 
 
 def test_words_that_are_no_text_are_kept_readable(tmp_path: Path, commands: dict[int, list[str]]) -> None:

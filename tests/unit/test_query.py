@@ -6,8 +6,10 @@ import json
 from decimal import Decimal
 
 import pyarrow as pa
+import pytest
 
-from tracekit.cli.rows import as_csv, as_json, as_table
+from tracekit.cli.rows import WRITERS, as_csv, as_json, as_table
+from tracekit.errors import TracekitError
 
 ROWS = pa.table(
     {
@@ -39,6 +41,19 @@ def test_table_is_one_line_a_row() -> None:
     assert len(lines) == len(ROWS) + 3
     assert lines[-1] == "(5 rows)"
     assert "a\\nb" in lines[4]
+
+
+@pytest.mark.parametrize("style", WRITERS)
+def test_dates_that_python_cannot_hold_are_told(style: str) -> None:
+    """As make_timestamp(start_ns), which takes microseconds, or 'infinity'::DATE."""
+    for dates in (pa.array([2**60], pa.timestamp("us")), pa.array([2**31 - 1], pa.date32())):
+        with pytest.raises(TracekitError, match="the column began: has a date"):
+            list(WRITERS[style](pa.table({"began": dates})))
+
+
+def test_times_in_nanoseconds_are_whole() -> None:
+    rows = pa.table({"began": pa.array([1_700_000_000_000_000_001], pa.timestamp("ns"))})
+    assert json.loads("".join(as_json(rows))) == [{"began": "2023-11-14 22:13:20.000000001"}]
 
 
 def test_pieces_join_without_a_seam() -> None:

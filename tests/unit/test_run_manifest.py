@@ -100,8 +100,11 @@ def test_newer_schema_is_refused_whatever_it_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"run": "\xff"}', b'{"schema": "x"}', b'{"command": 3}', b"\xff\xfe{"],
-)
+    [
+        b"", b"{", b"[]", b"null", b"\x00" * 100, b'{"run": "\xff"}', b'{"schema": "x"}', b'{"command": 3}',
+        b"\xff\xfe{", b'{"settings": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
 def test_what_is_no_manifest_is_said_in_one_line(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(data)
@@ -148,9 +151,10 @@ def test_no_link_beside_it_is_written_through(tmp_path: Path) -> None:
     assert mine.read_text() == "mine" and (tmp_path / "findings.json").read_text() == "found"
 
 
-def test_a_host_that_is_a_path_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["../../x", "a\0b"])
+def test_a_host_that_no_file_can_be_called_is_refused(host: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    path.write_text(json.dumps({"host": "../../x"}))
+    path.write_text(json.dumps({"host": host}))
     with pytest.raises(RunError, match="its host is no name"):
         Manifest.load(path)
 

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tracekit.analysis.report_schema import Gain, Setting
-from tracekit.cli.locate import predicted_of
+from tracekit.cli.locate import best_fixed_of, predicted_of
+from tracekit.cli.runs import _steps
 from tracekit.study.result import Study, text_of
 
 BOTH, PLAN = Gain(0.2, 0.32, 0.4), Gain(0.05, 0.1, 0.15)
@@ -37,10 +38,13 @@ def test_what_is_as_it_was_recommended_was_predicted(
     assert predicted_of(settings if beside else tmp_path, AS_TOLD | edited) == still
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": 3}', '{"settings": [{"name": 1}]}', "[" * 100_000])
-def test_findings_that_cannot_be_read_predict_nothing(tmp_path: Path, content: str) -> None:
-    (tmp_path / "findings.json").write_text(content)
-    assert predicted_of(tmp_path, AS_TOLD) == []
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b'{"settings": 3}', b'{"settings": [{"name": 1}]}', b'{"\xff": 1}', b'{"x": ' + b"[" * 100_000],
+)
+def test_findings_that_cannot_be_read_tell_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "findings.json").write_bytes(content)
+    assert (predicted_of(tmp_path, AS_TOLD), best_fixed_of(tmp_path), _steps(tmp_path)) == ([], None, "-")
 
 
 def test_nothing_is_predicted_where_nothing_was_found(tmp_path: Path) -> None:

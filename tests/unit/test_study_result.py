@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from tracekit.errors import RunError
 from tracekit.run.folder import create_study
 from tracekit.study.result import STUDY_VERSION, Study, text_of
 
@@ -19,6 +22,13 @@ def test_a_command_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
     found = Study.load(tmp_path / "study")
     assert found.command == ["python", r"tr\udce9.py"] and found.explored == r"/runs/tr\udce9.py"
     assert found.stopped == "the time was up"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"\xff": 1}', b'{"x": ' + b"[" * 100_000])
+def test_what_is_no_study_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "study.json").write_bytes(content)
+    with pytest.raises(RunError, match="is not a study"):
+        Study.load(tmp_path)
 
 
 def test_a_study_that_cannot_be_written_is_told(tmp_path: Path) -> None:

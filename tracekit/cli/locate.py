@@ -72,7 +72,7 @@ def best_fixed_of(given: Path) -> int | None:
             return int(count) if name == "fixed" else None
         step = (json.loads((path / "findings.json").read_bytes()).get("exploration") or {}).get("step") or {}
         return int(min(step, key=lambda count: step[count]["expected"])) if step else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -1,4 +1,7 @@
-"""Rows as text: a table for eyes, CSV for spreadsheets, JSON for programs. Each yields pieces of the output."""
+"""Rows as text: a table for eyes, CSV for spreadsheets, JSON for programs. Each yields pieces of the output.
+
+Raises TracekitError for dates that Python cannot hold.
+"""
 
 import csv
 import io
@@ -8,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from tracekit.analysis.words import shortened
+from tracekit.errors import TracekitError
 
 _CELL = 60  # a wider cell of the table for eyes loses its middle
 _PIECE = 10_000  # rows turned into Python objects at a time
@@ -36,7 +40,7 @@ def as_csv(table: pa.Table) -> Iterator[str]:
 
 def as_json(table: pa.Table) -> Iterator[str]:
     """One array of objects, a line each; what is not known or not a number is null."""
-    encoder = msgspec.json.Encoder(decimal_format="number")
+    encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)  # times in ns are pandas'
     before = "["
     for row in _rows(table):
         yield before + encoder.encode(dict(zip(table.column_names, row, strict=True))).decode()
@@ -51,7 +55,17 @@ def _rows(table: pa.Table) -> Iterator[tuple[object, ...]]:
     if not table.num_columns:
         return
     for batch in table.to_batches(max_chunksize=_PIECE):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*map(_values, table.column_names, batch.columns), strict=True)
+
+
+def _values(name: str, column: pa.Array) -> list[object]:
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise TracekitError(
+            f"the column {shortened(name, _CELL)}: has a date out of the years 1 to 9999; times here are ns, as for"
+            " make_timestamp_ns(); any date is shown as text: CAST(... AS VARCHAR)"
+        ) from error
 
 
 def _cell(value: object) -> str:

@@ -104,5 +104,5 @@ def _steps(path: Path) -> str:
 
     try:
         return str(msgspec.json.decode((path / "findings.json").read_bytes(), type=Findings).steps.count)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return "-"

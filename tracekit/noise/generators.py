@@ -4,7 +4,6 @@ import contextlib
 import mmap
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tracekit.noise.generator import ORDER, PLACE
 from tracekit.noise.spec import ON_CPUS, NoiseError, Spec
+from tracekit.record.launch import words_to_run
 
 # A Python, numpy and a file of a hundred MiB on a busy node.
 _READY_WITHIN_S = 60.0
@@ -70,9 +70,9 @@ class Generators:
 
     def _start(self, spec: Spec, number: int, place: int) -> subprocess.Popen[bytes]:
         descriptor = self._ledger.fileno()
-        words = ["-m", "tracekit.noise.generator", spec.label, str(number), str(place), str(descriptor)]
+        words = [*words_to_run("tracekit.noise.generator"), spec.label, str(number), str(place), str(descriptor)]
         return subprocess.Popen(
-            [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             pass_fds=[descriptor], env=os.environ | _ONE_THREAD,
         )  # fmt: skip
 

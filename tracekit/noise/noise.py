@@ -68,6 +68,7 @@ class Noise:
         self._achieved = {spec.label: Achieved() for spec in specs}
         self._failed: dict[str, str] = {}
         self._end = threading.Event()
+        self._clock_offset_ns = time.time_ns() - time.perf_counter_ns()  # as a run's, whatever Unix time is set to then
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -88,7 +89,7 @@ class Noise:
             if self._end.wait(_LOOK_FOR_LOOP_S):
                 return
         pattern = self._pattern or always(list(self._specs.values()))
-        since, done = time.time_ns(), self._generators.done()
+        since, done = self._now_ns(), self._generators.done()
         for stretch in pattern():
             self._generators.set(stretch.on)
             until = time.monotonic() + stretch.seconds
@@ -100,7 +101,7 @@ class Noise:
         self._generators.set(())
 
     def _write(self, on: Iterable[str], since: int, before: dict[str, int]) -> tuple[int, dict[str, int]]:
-        now, done = time.time_ns(), self._generators.done()
+        now, done = self._now_ns(), self._generators.done()
         with self._lock:
             self._failed |= self._generators.failed()
             for label, spec in self._specs.items():
@@ -113,6 +114,9 @@ class Noise:
                 if asked:
                     self._achieved[label].add(seconds, spec.dose, did / length / spec.kind.per_dose)
         return now, done
+
+    def _now_ns(self) -> int:
+        return time.perf_counter_ns() + self._clock_offset_ns
 
     def is_on(self) -> bool:
         """Whether its pattern goes on."""

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tracekit.record.flush import Flusher
-from tracekit.record.launch import python_of_this_tracekit
+from tracekit.record.launch import words_to_run
 from tracekit.record.spools import SpoolFolder
 from tracekit.run.manifest import Manifest
 
@@ -17,7 +17,7 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
     if not any("torch" in spool.status().get("facts", {}) for spool in spools.spools.values()):
         manifest.add_missing("steps, layers, operators, batches, collectives", _why_nothing(spools))
     compacted = subprocess.run(
-        [python_of_this_tracekit(), "-m", "tracekit.record.compact", str(run), manifest.host, str(spools.folder)],
+        [*words_to_run("tracekit.record.compact"), str(run), manifest.host, str(spools.folder)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     if compacted.returncode:

@@ -75,8 +75,11 @@ class Flusher:
         try:
             for name, table in (others or {}).items():
                 rows.add(name, table)
-            # One that seemed to have ended and writes on, as in a PID namespace of its own, has more.
-            left = [spool for stem, spool in self._spools.spools.items() if stem not in self._done or spool.has_more()]
+            left = [spool for stem, spool in self._spools.spools.items() if stem not in self._done]
+            # Those that seemed to have ended and write on, as in a PID namespace of their own: few of all there ever
+            # were, which are not to be looked for one by one.
+            on = (self._spools.spools[stem] for stem in self._done & self._spools.in_segments)
+            left += [spool for spool in on if spool.has_more()]
             read = [self._read_one(spool, rows) for spool in left]
             rows.write()
             positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}

@@ -107,6 +107,9 @@ def injection_problem(command: list[str]) -> str | None:
     return None
 
 
-def python_of_this_tracekit() -> str:
-    """The interpreter that runs tracekit, for its own helper processes."""
-    return sys.executable
+def words_to_run(module: str) -> list[str]:
+    """How a module of tracekit is run by the interpreter that runs us, as a process of its own.
+
+    Not from the working directory, where `-m` looks first: it is the program's, and may have a queue.py.
+    """
+    return [sys.executable, "-P", "-m", module]

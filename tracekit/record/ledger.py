@@ -40,5 +40,5 @@ class Ledger(msgspec.Struct):
         """The ledger of a spool folder; an empty one when there is none."""
         try:
             return msgspec.json.decode((folder / _NAME).read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return cls()

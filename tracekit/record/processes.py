@@ -57,6 +57,8 @@ class Processes:
         self._spools = spools
         self._lock = threading.Lock()  # one thread meets processes in the tree, another those that announce themselves
         self.all = list(known or [])
+        self._known = {process.stem: process for process in self.all}
+        self._last = {process.pid: process for process in self.all}  # of each pid: those before it have ended
         if root_pid is not None and not self.all:
             self._add(root_pid, shown(os.getpid()), time.perf_counter_ns())
 
@@ -65,6 +67,7 @@ class Processes:
         with contextlib.suppress(OSError):
             process.ticks = process_started(pid)
         self.all.append(process)
+        self._last[pid] = process
         return process
 
     def welcome(self) -> None:
@@ -74,18 +77,16 @@ class Processes:
 
     def _take_in(self, spools: list[Spool]) -> None:
         for spool in spools:
-            known = next((process for process in self.all if process.stem == spool.stem), None)
-            spool.process = (known or self._announced(spool)).number
+            spool.process = (self._known.get(spool.stem) or self._announced(spool)).number
 
     def _announced(self, spool: Spool) -> Process:
         own, started = own_numbers(spool.facts), spool.facts["start"]
         pid = spool.pid if own is None else shown_as(own)
         parent = spool.facts["parent"] if own is None else parent_of(pid)
-        process = next((p for p in self.all if p.pid == pid and p.stem is None and p.ended is None), None)
-        if process is None:
-            for replaced in self.all:  # the same process after an execv: what it was before has ended
-                if replaced.pid == pid != NOT_SHOWN and replaced.ended is None:
-                    replaced.ended = started
+        process = self._living_as(pid)
+        if process is None or process.stem is not None:
+            if process is not None and pid != NOT_SHOWN:  # it is the same after an execv: what it was has ended
+                process.ended = started
             process = self._add(pid, parent, started)
         process.stem, process.started, process.parent_pid, process.own_numbers = spool.stem, started, parent, own
         process.command = _readable(spool.facts.get("command", []))
@@ -94,8 +95,12 @@ class Processes:
     def see(self, pid: int, parent: int, now: int) -> None:
         """Note a process that was met in the process tree, whether or not it announces itself."""
         with self._lock:
-            if not any(process.pid == pid and process.ended is None for process in self.all):
+            if self._living_as(pid) is None:
                 self._add(pid, parent, now).command = _readable(_command_of(pid))
+
+    def _living_as(self, pid: int) -> Process | None:
+        process = self._last.get(pid)
+        return process if process is not None and process.ended is None else None
 
     def check_alive(self, now: int) -> None:
         """Note which processes have ended."""
@@ -112,12 +117,28 @@ class Processes:
 
     def table(self, host: str, clock_offset_ns: int, now: int) -> pa.Table:
         """The rows of the `processes` table."""
-        roles = {process.number: self._identity(process) for process in self.all}
-        _number_on_node([each for each in roles.values() if each["rank"] >= 0 > each["worker"]])
+        parents = _parents(self.all)
+        launchers = {
+            parents[process.number].number
+            for process in self.all
+            if process.number in parents and "LOCAL_RANK" in self._environment(process)
+        }
+        roles = {
+            process.number: self._identity(process, parents.get(process.number), process.number in launchers)
+            for process in self.all
+        }
+        _number_on_node(
+            [
+                roles[process.number]
+                for process in self.all
+                if roles[process.number]["rank"] >= 0
+                and _number(self._environment(process).get("LOCAL_RANK", "")) < 0  # it is each one's own
+            ]
+        )
         rows = []
         for process in self.all:
             identity = roles[process.number]
-            parent = self._parent(process)
+            parent = parents.get(process.number)
             rows.append(
                 {
                     "process": process.number,
@@ -136,12 +157,15 @@ class Processes:
             )
         return pa.Table.from_pylist(rows, schema=TABLES["processes"])
 
-    def _identity(self, process: Process) -> dict[str, Any]:
+    def _identity(self, process: Process, parent: Process | None, is_launcher: bool) -> dict[str, Any]:
         facts = self._facts(process)
         environment = self._environment(process)
         rank = facts.get("rank", -1)
-        if rank == -1 and "RANK" in environment and "torch" in facts and self._has_rank_of_its_own(process):
-            rank = _number(environment["RANK"])
+        if rank == -1 and "RANK" in environment and "torch" in facts:
+            # Not that of its parent, nor one that a launcher was given for its node, whose children have their own.
+            is_inherited = parent is not None and self._environment(parent).get("RANK") == environment["RANK"]
+            if not is_inherited and ("LOCAL_RANK" in environment or not is_launcher):
+                rank = _number(environment["RANK"])
         worker = facts.get("worker", -1)
         if worker >= 0:
             role = f"loader worker {worker}"
@@ -160,21 +184,6 @@ class Processes:
             "attempt": max(_number(environment.get("TORCHELASTIC_RESTART_COUNT", "0")), 0),
         }
 
-    def _has_rank_of_its_own(self, process: Process) -> bool:
-        """Not that of its parent, nor one that a launcher was given for its node, whose children have their own."""
-        parent, own = self._parent(process), self._environment(process)
-        children = (self._environment(other) for other in self.all if _is_child(other, process))
-        launches = "LOCAL_RANK" not in own and any("LOCAL_RANK" in each for each in children)
-        return not launches and (parent is None or self._environment(parent).get("RANK") != own.get("RANK"))
-
-    def _parent(self, process: Process) -> Process | None:
-        """The process with the parent's pid: of several, one after another, the last that started before the child.
-
-        One that was only seen may have started before it was: it is better than none.
-        """
-        candidates = [other for other in self.all if _is_child(process, other) and other is not process]
-        return max(candidates, key=lambda other: (other.started <= process.started, other.number), default=None)
-
     def _spool(self, process: Process) -> Spool | None:
         return self._spools.spools.get(process.stem) if process.stem else None
 
@@ -186,6 +195,28 @@ class Processes:
     def _environment(self, process: Process) -> dict[str, str]:
         spool = self._spool(process)
         return dict(spool.facts.get("environment", {})) if spool else {}
+
+
+def _parents(processes: list[Process]) -> dict[int, Process]:
+    """The parent of each process that has one here, by number: of several with its pid, one after another, the last
+    that started before the child.
+
+    One that was only seen may have started before it was: it is better than none.
+    """
+    met: dict[tuple[int | None, int], list[Process]] = {}  # by the number in /proc, or a namespace and the one there
+    for process in processes:
+        own = process.own_numbers
+        for key in [(None, process.pid), *([(own.namespace, own.pid)] if own else [])]:
+            met.setdefault(key, []).append(process)
+    parents = {}
+    for process in processes:
+        own = process.own_numbers
+        candidates = met.get((None, process.parent_pid), []) if process.parent_pid != NOT_SHOWN else []
+        candidates = candidates + (met.get((own.namespace, own.parent), []) if own else [])
+        found = [other for other in candidates if other is not process and _is_child(process, other)]
+        if found:
+            parents[process.number] = max(found, key=lambda other: (other.started <= process.started, other.number))
+    return parents
 
 
 def _is_child(process: Process, parent: Process) -> bool:
@@ -217,13 +248,19 @@ def _number(text: str) -> int:
 
 
 def _number_on_node(ranks: list[dict[str, Any]]) -> None:
-    """The place of each rank on its node, where no launcher has said it: in their order, of those that were started
-    together by one program (`mp.spawn`)."""
+    """The place of each rank on its node, where no launcher has said it, or only that of a task that has started all of
+    them (`mp.spawn` in a job of Slurm): in their order, of those that were started together. Workers have their rank's.
+    """
     together: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for each in ranks:
-        together.setdefault((each["attempt"], each["world_size"]), []).append(each)
+        if each["worker"] < 0:
+            together.setdefault((each["attempt"], each["world_size"]), []).append(each)
+    found = {}
     for members in together.values():
-        if len(members) > 1 and all(each["local_rank"] < 0 for each in members):
-            places = {rank: place for place, rank in enumerate(sorted({each["rank"] for each in members}))}
+        places = {rank: place for place, rank in enumerate(sorted({each["rank"] for each in members}))}
+        if len(places) > len({each["local_rank"] for each in members}):
             for each in members:
-                each["local_rank"] = places[each["rank"]]
+                each["local_rank"] = found[each["attempt"], each["rank"]] = places[each["rank"]]
+    for each in ranks:
+        if each["worker"] >= 0:
+            each["local_rank"] = found.get((each["attempt"], each["rank"]), each["local_rank"])

@@ -104,7 +104,8 @@ class Recording:
         self._sample_all(complete=False)
 
     def _sample_all(self, complete: bool) -> None:
-        now = time.time_ns()
+        # As the times of the program's own records: Unix time is set anew while a run goes on.
+        now = time.perf_counter_ns() + self._manifest.clock_offset_ns
         for name, sampler in list(self._samplers.items()):
             self._guarded(name, partial(sampler.sample, now, complete))
 

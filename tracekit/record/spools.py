@@ -207,19 +207,22 @@ class SpoolFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spools: dict[str, Spool] = {}
+        self.in_segments: set[str] = set()  # the stems of those that had segments when `discover` was called last
         self._workers: dict[str, WorkersFile] = {}
 
     def discover(self) -> list[Spool]:
         """Spools of processes that announced themselves since the last call, in the order of their start."""
         fresh: list[Spool] = []
-        with os.scandir(self.folder) as entries:
-            names = [entry.name for entry in entries]
-        for name in names:
-            if name.endswith(".process") and (stem := name.removesuffix(".process")) not in self.spools:
+        self.in_segments = set()
+        for name in os.listdir(self.folder):
+            stem, _, kind = name.rpartition(".")
+            if kind == "process" and stem not in self.spools:
                 facts = _read_json(self.folder / name)
                 if facts and all(isinstance(facts.get(number), int) for number in ("pid", "parent", "start")):
                     fresh.append(Spool(self.folder, stem, facts))
-            elif name.endswith(".workers"):
+            elif kind == "spool":
+                self.in_segments.add(stem.partition(".")[0])
+            elif kind == "workers":
                 fresh += self._began_in(name)
         fresh.sort(key=lambda spool: (spool.facts["start"], spool.stem))
         self.spools.update({spool.stem: spool for spool in fresh})

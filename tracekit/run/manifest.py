@@ -203,12 +203,12 @@ class Manifest(msgspec.Struct):
                     " upgrade tracekit to open this run"
                 )
             found = msgspec.json.decode(data, type=cls)
-            if found.host != os.path.basename(found.host):
-                raise RunError(f"{path}: not a tracekit manifest (its host is no name but a path)")
+            if found.host != os.path.basename(found.host) or "\0" in found.host:
+                raise RunError(f"{path}: not a tracekit manifest (its host is no name)")
             return found
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{path}: not a tracekit manifest ({error})") from error
 
 

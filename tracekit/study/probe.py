@@ -7,7 +7,6 @@ or, where they end too soon for that, they run one after the other, again and ag
 
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from tracekit.analysis.steps import find_steps
 from tracekit.analysis.words import shell_line
 from tracekit.models.loader_memory import fits, needed, what_is_not_known
 from tracekit.models.loading import MODEL_ERROR, worker_counts
+from tracekit.record.launch import words_to_run
 from tracekit.record.machine import describe_cpu, thread_budget
 from tracekit.run.folder import PROBE
 from tracekit.run.manifest import Loader, Memory
@@ -359,7 +359,7 @@ class _Probing:
     def _launch(self, cells: Cells, scratch: Path) -> Recording:
         self._number += 1
         path = self._folder / str(self._number)
-        words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", PROBE, *_LIGHTLY]
+        words = [*words_to_run("tracekit"), "record", "-q", "-o", str(path), "--condition", PROBE, *_LIGHTLY]
         settings = self._run.manifest.settings | _values(cells, self._run.manifest.loaders)
         if settings:
             file = scratch / f"{self._number}.toml"

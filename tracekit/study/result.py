@@ -78,7 +78,7 @@ class Study(msgspec.Struct):
             found = msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
             raise RunError(f"{file}: cannot be read ({error.strerror})") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RunError(f"{file}: is not a study of this tracekit ({error})") from error
         if found.schema > STUDY_VERSION:
             raise RunError(f"{file}: written by a newer tracekit; upgrade tracekit to open this study")

@@ -1,7 +1,6 @@
 """Running one command again and again under conditions: fresh processes, recorded as lightly as steps allow."""
 
 import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracekit.analysis.steps import find_steps
+from tracekit.record.launch import words_to_run
 from tracekit.record.machine import describe_memory
 from tracekit.run.folder import create_study
 from tracekit.run.reader import Run
@@ -228,7 +228,7 @@ class StudyRuns:
     def _launch(self, name: str, flags: list[str], settings: dict[str, Any] | None = None) -> Recording:
         stem = self._stem(name)
         path = self.folder / "runs" / stem
-        words = [sys.executable, "-m", "tracekit", "record", "-q", "-o", str(path), "--condition", name, *flags]
+        words = [*words_to_run("tracekit"), "record", "-q", "-o", str(path), "--condition", name, *flags]
         if settings:
             file = self.folder / "conditions" / f"{_file_name(name)}.toml"
             entries = [Entry(key, value) for key, value in settings.items()]

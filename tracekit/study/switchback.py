@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.exploration import condition_times
 from tracekit.analysis.steps import find_steps
+from tracekit.record.launch import words_to_run
 from tracekit.record.supervisor import Options, record
 from tracekit.run.reader import Run
 from tracekit.settings.exploration import switchback
@@ -36,7 +37,7 @@ def in_turn(conditions: Sequence[dict[str, Any]], run: Path, output: Path, comma
     """A run that is to be recorded under these conditions in turn; what is told of them is a file beside its output."""
     file = Path(f"{output}.json")
     file.write_text(json.dumps(list(conditions)), encoding="utf-8")
-    words = [sys.executable, "-m", "tracekit.study.switchback", str(file), str(run), *command]
+    words = [*words_to_run("tracekit.study.switchback"), str(file), str(run), *command]
     return Recording("switchback", words, run, output)
 
 
