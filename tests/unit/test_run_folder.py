@@ -507,6 +507,9 @@ def test_who_holds_its_spool_lives_and_who_does_not_was_killed(tmp_path: Path) -
         assert still_records(container) is True
         (said,) = salvage(path)
         assert "is being recorded right now" in said and spool.is_dir()
+        unknown = elsewhere(spool)  # as where its /proc was that of the namespace before
+        unknown.boot, unknown.pid_namespace = "", 0
+        assert still_records(unknown) is True
     assert still_records(container) is False
 
 
