@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import TRACEKIT, plain, record, run, tracekit
+from recording import ENVIRONMENT, TRACEKIT, plain, record, run, tracekit
 
 from tracekit.advice import analyze
+from tracekit.record.salvage import salvage
 from tracekit.run.reader import Run, open_run
 
 ODD = """
@@ -198,6 +199,26 @@ def test_workers_whose_numbers_are_unknown_outside_are_seen(tmp_path: Path) -> N
     assert (done.out, done.code) == (f"{sum(range(600))}\n", 0), done.err
     parents = _each_was_seen_to_its_end(done.run)
     assert parents[0] != parents[1] == parents[2]
+
+
+@needs_pid_namespaces
+def test_a_recording_in_a_namespace_of_its_own_lives_until_it_is_killed(tmp_path: Path) -> None:
+    """GIVEN a container with the name of this node and a spool that both see, THEN who looks from outside, where its
+    supervisor has another number, leaves it alone, and salvages it when it was killed."""
+    words = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", "sh", "-c", "echo begun; read end"]
+    container = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *words],
+        env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert container.stdout is not None and container.stdout.readline() == b"begun\n"
+    (said,) = salvage(tmp_path / "run")
+    assert "is being recorded right now" in said
+    container.kill()
+    container.wait()
+    assert container.stdout.read() == b""  # all that is in the namespace has ended
+    (said,) = salvage(tmp_path / "run")
+    assert "its supervisor was killed; salvaged" in said
+    assert open_run(tmp_path / "run").manifest.ended_ns is not None
 
 
 @pytest.mark.long

@@ -1,8 +1,12 @@
 """Run directories: their names, who may make and replace them, and whether one is being recorded."""
 
+import contextlib
+import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,17 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit.cli.record import _job_here
 from tracekit.errors import RunError
+from tracekit.record.salvage import salvage
+from tracekit.run import folder
 from tracekit.run.folder import (
     PROCESSES_OF_A_HOST,
     create_run,
+    hold,
     is_being_recorded,
     leave,
     list_runs,
     new_run_path,
     newest_run,
     process_started,
+    still_records,
     take_part,
+    whose_pids,
 )
 from tracekit.run.manifest import Manifest
 
@@ -207,6 +217,10 @@ def test_newest_run(tmp_path: Path) -> None:
     assert [path.name for path in list_runs(tmp_path)] == ["new", "old"]
 
 
+def manifests_in(path: Path) -> set[str]:
+    return {each.name for each in (path / "manifest").glob("*.json")}
+
+
 def supervisor(job: str, node: str = "", ended: int | None = None) -> Manifest:
     node = node or os.uname().nodename
     return Manifest(host=node, node=node, job=job, started_ns=1, ended_ns=ended)
@@ -221,7 +235,7 @@ def test_supervisors_of_one_job_take_part_in_one_run(tmp_path: Path) -> None:
     numbers = [each.first_process for each in (first, second, third)]
     assert numbers == [0, PROCESSES_OF_A_HOST, 2 * PROCESSES_OF_A_HOST]
     leave(path, second)
-    assert {each.name for each in (path / "manifest").iterdir()} == {"a.json", "b.2.json"}
+    assert manifests_in(path) == {"a.json", "b.2.json"}
 
 
 def test_many_supervisors_at_once_get_a_name_and_numbers_each(tmp_path: Path) -> None:
@@ -245,7 +259,7 @@ def test_who_is_of_no_job_or_another_or_was_here_takes_no_part(job: str, node: s
     replacing = supervisor(job, node or "a")
     take_part(path, replacing, force=True)
     assert (replacing.host, replacing.first_process) == (node or "a", 0)
-    assert len(list((path / "manifest").iterdir())) == 1
+    assert manifests_in(path) == {f"{node or 'a'}.json"}
 
 
 def test_a_run_is_left_as_it_was_or_removed(tmp_path: Path) -> None:
@@ -265,7 +279,284 @@ def test_a_run_whose_supervisor_was_killed_is_another_one(tmp_path: Path) -> Non
     with pytest.raises(RunError, match="exists already"):
         take_part(path, supervisor("job"))
     take_part(path, supervisor("job"), force=True)
-    assert len(list((path / "manifest").iterdir())) == 1
+    assert len(manifests_in(path)) == 1
     take_part(tmp_path / "other", supervisor("one", "a"))
     with pytest.raises(RunError, match="recorded on a, or was killed there; give both the same --job"):
         take_part(tmp_path / "other", supervisor("another"), force=True)
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared file system whose folders are locked on one node only, as those of NFS and Lustre."""
+    monkeypatch.setattr(folder, "_alone_in", lambda path: contextlib.nullcontext())
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_nodes_that_do_not_see_each_other_yet_get_a_name_and_numbers_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN three nodes, two of one name, that all have seen none but the first supervisor."""
+    path = tmp_path / "run"
+    first = supervisor("job", "a")
+    take_part(path, first)
+    monkeypatch.setattr(folder, "_supervisors", lambda path: [first])
+    others = [supervisor("job", node) for node in ("b", "c", "c")]
+    for each in others:
+        take_part(path, each)
+    assert [each.first_process for each in others] == [number * PROCESSES_OF_A_HOST for number in (1, 2, 3)]
+    assert manifests_in(path) == {"a.json", "b.json", "c.json", "c.2.json"}
+
+
+def test_a_run_of_an_older_tracekit_is_taken_part_in(tmp_path: Path) -> None:
+    """GIVEN one whose supervisors have claimed no numbers, nor their names."""
+    path = create_run(tmp_path / "run")
+    for number, node in enumerate(("a", "b")):
+        manifest = supervisor("job", node)
+        manifest.first_process = number * PROCESSES_OF_A_HOST
+        manifest.save(manifest.path_in(path))
+    newer = supervisor("job", "b")
+    take_part(path, newer)
+    assert (newer.host, newer.first_process) == ("b.2", 2 * PROCESSES_OF_A_HOST)
+
+
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "a run"])
+def test_many_nodes_at_once_make_one_run(there: str, tmp_path: Path) -> None:
+    """Also where each is to replace what is there: one does, and nobody removes what another has just made."""
+    path = tmp_path / "run"
+    if there == "a run":
+        finished(path)
+    elif there == "an empty folder":
+        path.mkdir()
+    manifests = [supervisor("job", f"node{number}") for number in range(8)]
+    failed: list[BaseException] = []
+    gate = threading.Barrier(8)
+
+    def take(manifest: Manifest) -> None:
+        gate.wait()
+        try:
+            take_part(path, manifest, force=there != "nothing")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=take, args=(each,)) for each in manifests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert manifests_in(path) == {f"node{number}.json" for number in range(8)}
+    assert {each.first_process // PROCESSES_OF_A_HOST for each in manifests} == set(range(8))
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+TAKE_PART = """
+import contextlib, sys, time
+from pathlib import Path
+from tracekit.run import folder
+from tracekit.run.manifest import Manifest
+folder._alone_in = lambda path: contextlib.nullcontext()
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    manifest = Manifest(host=sys.argv[2], node=sys.argv[2], job=f"job {number}", started_ns=time.time_ns())
+    folder.take_part(Path(sys.argv[1], str(number)), manifest)
+    print(number, manifest.host, manifest.first_process)
+"""
+
+
+def test_processes_that_start_at_once_share_runs_and_no_numbers(tmp_path: Path) -> None:
+    """Each stands for a node, and two have the same name; nothing but the shared folder is between them."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", TAKE_PART, str(tmp_path), node],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for node in ("a", "b", "c", "c")
+    ]  # fmt: skip
+    for each in started:
+        assert each.stdout is not None and each.stdout.readline() == "ready\n"
+    for each in started:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    told = [line.split() for each in started for line in each.communicate(timeout=60)[0].splitlines()]
+    assert [each.returncode for each in started] == [0] * 4
+    for run in map(str, range(20)):
+        numbers = {first for number, _, first in told if number == run}
+        assert numbers == {str(slot * PROCESSES_OF_A_HOST) for slot in range(4)}
+        assert manifests_in(tmp_path / run) == {"a.json", "b.json", "c.json", "c.2.json"}
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_run_that_another_node_made_meanwhile_is_taken_part_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a node that has seen no run, and finds one when it is to make it."""
+    path = tmp_path / "run"
+    look = folder._supervisors
+
+    def look_and_be_overtaken(path: Path) -> list[Manifest]:
+        monkeypatch.setattr(folder, "_supervisors", look)
+        take_part(path, supervisor("job", "a"))
+        return []
+
+    monkeypatch.setattr(folder, "_supervisors", look_and_be_overtaken)
+    second = supervisor("job", "b")
+    take_part(path, second)
+    assert second.first_process == PROCESSES_OF_A_HOST
+    assert manifests_in(path) == {"a.json", "b.json"}
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_what_another_node_put_in_the_place_of_a_run_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN one that is about to replace a run, WHEN another one does so, and records."""
+    path = finished(tmp_path / "run")
+    refuse = folder._refuse_to_replace
+
+    def look_and_be_overtaken(path: Path) -> None:
+        monkeypatch.setattr(folder, "_refuse_to_replace", refuse)
+        refuse(path)
+        take_part(path, supervisor("job", "a"), force=True)
+
+    monkeypatch.setattr(folder, "_refuse_to_replace", look_and_be_overtaken)
+    with pytest.raises(RunError, match="is being recorded on a"):
+        take_part(path, supervisor("another", "b"), force=True)
+    assert manifests_in(path) == {"a.json"}
+    assert not (path / folder._BEING_REPLACED).exists()
+
+
+def test_a_file_system_that_renames_no_folders_has_runs_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = finished(tmp_path / "run")
+
+    def cannot(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link", str(source))
+
+    monkeypatch.setattr(os, "rename", cannot)
+    create_run(path, force=True)
+    assert list((path / "manifest").iterdir()) == [] == list((path / "tables").iterdir())
+
+
+def test_one_of_a_job_that_recorded_nothing_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Also who has a number there and no manifest yet."""
+    path = tmp_path / "run"
+    first = supervisor("job", "a")
+    take_part(path, first)
+    (path / "manifest" / ".slot-1").mkdir()  # of one that is just starting
+    leave(path, first)
+    assert sorted(path.rglob("*")) == [path / "manifest", path / "manifest" / ".slot-1", path / "tables"]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_disk_that_is_full_at_the_start_leaves_nothing(
+    joins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    if joins:
+        take_part(path, supervisor("job", "a"))
+    before = sorted(tmp_path.rglob("*"))
+
+    def full(manifest: Manifest, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "save", full)
+        with pytest.raises(OSError, match="No space"):
+            take_part(path, supervisor("job", "b"))
+    assert sorted(tmp_path.rglob("*")) == before
+    take_part(path, supervisor("job", "b"))
+    assert "b.json" in manifests_in(path)
+
+
+def elsewhere(spool: Path) -> Manifest:
+    """Of a supervisor on this node in another PID namespace, where its number is not one of ours."""
+    manifest = supervisor("job")
+    manifest.boot, manifest.pid_namespace = whose_pids()
+    manifest.pid_namespace += 1
+    manifest.run, manifest.supervisor, manifest.spool = "run", 1 << 23, str(spool)
+    return manifest
+
+
+def test_a_supervisor_in_another_pid_namespace_may_live(tmp_path: Path) -> None:
+    """GIVEN a container with the name of this node, whose files are not to be seen here, THEN nobody takes what it
+    records for the rest of a killed one."""
+    path = tmp_path / "run"
+    container = elsewhere(tmp_path / "not here")
+    take_part(path, container)
+    assert still_records(container) is None
+    assert salvage(path) == [] and Manifest.load(container.path_in(path)) == container
+    with pytest.raises(RunError, match="is being recorded on"):
+        take_part(path, supervisor(""), force=True)
+    beside = supervisor("job")
+    take_part(path, beside)
+    assert beside.first_process == PROCESSES_OF_A_HOST
+
+
+def test_who_holds_its_spool_lives_and_who_does_not_was_killed(tmp_path: Path) -> None:
+    path, spool = tmp_path / "run", tmp_path / "spool"
+    spool.mkdir()
+    container = elsewhere(spool)
+    take_part(path, container)
+    assert still_records(container) is None  # it is just starting
+    (spool / "session.json").write_text('{"run": "run"}')
+    with hold(spool):
+        assert still_records(container) is True
+        (said,) = salvage(path)
+        assert "is being recorded right now" in said and spool.is_dir()
+        unknown = elsewhere(spool)  # as where its /proc was that of the namespace before
+        unknown.boot, unknown.pid_namespace = "", 0
+        assert still_records(unknown) is True
+    assert still_records(container) is False
+
+
+@pytest.mark.parametrize(
+    ("boot", "further", "lives"),
+    [(None, 0, False), (None, 1, None), ("another", 1, False), ("another", 0, False), ("", 0, False)],
+)
+def test_a_number_means_a_process_of_one_boot_and_one_namespace(
+    boot: str | None, further: int, lives: bool | None, tmp_path: Path
+) -> None:
+    """GIVEN that nobody has the number here; without a boot, as older manifests are, it is taken for one of ours."""
+    manifest = elsewhere(tmp_path / "not here")
+    ours = whose_pids()
+    manifest.boot, manifest.pid_namespace = ours[0] if boot is None else boot, ours[1] + further
+    assert still_records(manifest) is lives
+
+
+def test_a_number_that_stands_for_itself_in_no_proc_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN that /proc is that of the namespace before, as `unshare --pid` leaves it."""
+    manifest = elsewhere(tmp_path / "not here")
+    monkeypatch.setattr(os, "readlink", lambda path: "1")
+    assert whose_pids() == ("", 0)
+    assert still_records(manifest) is None
+
+
+def test_the_next_attempt_of_a_job_takes_no_part_in_the_run_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a batch system that gives a requeued job its old number, and nodes that were no part of the first attempt;
+    who starts a moment late, after a short program has ended on other nodes, is no next attempt."""
+    for name in ("SLURM_RESTART_COUNT", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    first = _job_here()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert _job_here().startswith(first) and _job_here() != first
+    path = tmp_path / "run"
+    second = 10**9
+    take_part(path, supervisor("pbs 7", "a", ended=5 * second))
+    for started, node in ((10 * second, "b"), (100 * second, "c")):
+        late = supervisor("pbs 7", node, ended=6 * second)
+        late.started_ns = started
+        if node == "b":
+            take_part(path, late)
+        else:
+            with pytest.raises(RunError, match=r"exists already.*as after a requeue, needs one"):
+                take_part(path, late)
+    assert manifests_in(path) == {"a.json", "b.json"}

@@ -37,6 +37,8 @@ FULL = Manifest(
     spool="/tmp/x",
     supervisor=12,
     supervisor_started=99,
+    boot="5c1d",
+    pid_namespace=7,
     cpu=CPU("Xeon", 8, [0, 1], 4, 1, 1, 1.5),
     memory=Memory(free=1 << 33, shared=1 << 26),
     torch=Torch("2.13", None, "libgomp", 4, 2, on_gpu=True),

@@ -127,7 +127,9 @@ def _job_here() -> str:
     """The job of the batch system that this command is a part of, "" outside any."""
     given = os.environ.get
     if given("SLURM_JOB_ID"):
-        return f"slurm {given('SLURM_JOB_ID')}.{given('SLURM_STEP_ID', '')}"
+        attempt = given("SLURM_RESTART_COUNT", "0")  # a requeued job keeps its number
+        again = f" attempt {attempt}" if attempt != "0" else ""
+        return f"slurm {given('SLURM_JOB_ID')}.{given('SLURM_STEP_ID', '')}{again}"
     return next((f"{name} {given(name)}" for name in ("PBS_JOBID", "LSB_JOBID") if given(name)), "")
 
 

@@ -11,22 +11,22 @@ from pathlib import Path
 from tracekit.record.finish import finish
 from tracekit.record.flush import Flusher
 from tracekit.record.spools import SpoolFolder
-from tracekit.run.folder import is_being_recorded
+from tracekit.run.folder import SESSION_FILE, is_being_recorded, still_records
 from tracekit.run.manifest import Manifest
 
 
 def salvage(run: Path) -> list[str]:
     """Bring what a killed supervisor left in its spool into the run. Returns what was done, a line each.
 
-    Does nothing for runs that ended in order, are being recorded, or were recorded on another host. Where the program
-    outlived its supervisor and still runs, the run is brought up to date and left open.
+    Does nothing for runs that ended in order, are being recorded, or of which that cannot be told from here, as on
+    another host. Where the program outlived its supervisor and still runs, the run is brought up to date and left open.
     """
     if is_being_recorded(run):
         return [f"{run.name} is being recorded right now: what follows is what it holds so far"]
     done = []
     for path in sorted((run / "manifest").glob("*.json")):
         manifest = Manifest.load(path)
-        if manifest.ended_ns is None and manifest.is_on(os.uname().nodename):
+        if manifest.ended_ns is None and still_records(manifest) is False:
             done += _salvage_host(run, manifest)
     return done
 
@@ -59,7 +59,7 @@ def _is_its_own(folder: Path, run: str) -> bool:
     """Whether a folder is the spool of this run, and of this user: a manifest may come from anybody, and name any."""
     try:
         is_ours = os.stat(folder, follow_symlinks=False).st_uid == os.geteuid()
-        return is_ours and json.loads((folder / "session.json").read_bytes())["run"] == run
+        return is_ours and json.loads((folder / SESSION_FILE).read_bytes())["run"] == run
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 

@@ -21,7 +21,7 @@ from tracekit.record.machine import cpus_for, refuse_elsewhere
 from tracekit.record.pid_namespaces import shown
 from tracekit.record.wire import is_in_loop
 from tracekit.run.files import in_utf8
-from tracekit.run.folder import leave, process_started, take_part
+from tracekit.run.folder import hold, leave, process_started, take_part, whose_pids
 from tracekit.run.manifest import Manifest, Overhead
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _record(options: Options) -> Outcome:
         collectors = _load_collectors(options.collectors, manifest)
         write_session(spool, manifest.run, options, collectors)
         manifest.save(manifest.path_in(run))
+        alive = hold(spool)
     except OSError as error:
         if spool is not None:
             shutil.rmtree(spool, ignore_errors=True)
@@ -102,7 +103,8 @@ def _record(options: Options) -> Outcome:
         child = spawn(options.command, program_environment(None), heard)
         status = signals.wait_for(child, heard, witness)
         return Outcome(signals.exit_code(status), None, f"{error.filename or options.output}: {error.strerror}")
-    return _record_into(run, spool, manifest, options, collectors)
+    with alive:
+        return _record_into(run, spool, manifest, options, collectors)
 
 
 def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, collectors: dict[str, str]) -> Outcome:
@@ -207,6 +209,7 @@ class _Recorder(threading.Thread):
 def _new_manifest(options: Options, spool: Path) -> Manifest:
     from tracekit.record.machine import describe_cpu, describe_memory, gpus
 
+    boot, pid_namespace = whose_pids()
     return Manifest(
         tracekit=tracekit.__version__,
         run=in_utf8(options.output.name),
@@ -223,6 +226,8 @@ def _new_manifest(options: Options, spool: Path) -> Manifest:
         spool=str(spool),
         supervisor=shown(os.getpid()),
         supervisor_started=process_started(shown(os.getpid())) or 0,
+        boot=boot,
+        pid_namespace=pid_namespace,
         cpu=describe_cpu(),
         memory=describe_memory(),
         gpus=gpus(),

@@ -152,6 +152,8 @@ class Manifest(msgspec.Struct):
     spool: str | None = None  # where unconverted evidence waits; None once all of it is in the tables
     supervisor: int = 0  # its pid, while it lives
     supervisor_started: int = 0  # its start in clock ticks since boot: a recycled pid is not the supervisor
+    boot: str = ""  # of the kernel that numbers it so; "" where that is not known
+    pid_namespace: int = 0  # inode of the one in which it has that number
     cpu: CPU = msgspec.field(default_factory=CPU)
     memory: Memory = msgspec.field(default_factory=Memory)
     torch: Torch | None = None
