@@ -224,6 +224,16 @@ def test_an_event_without_a_usable_time_is_counted_not_kept(trace, odd: dict[str
     assert load_kineto(path).unreadable == 1
 
 
+def test_a_number_longer_than_python_reads_costs_only_itself(trace) -> None:
+    digits = b"9" * 5000
+    odd = b'{"ph":"X","tid":11,"ts":1,"dur":2,"name":"odd","args":{"Sequence number":%b,"flops":3}}' % digits
+    endless = b'{"ph":"X","ts":1,"dur":%b,"pid":[]}' % digits
+    path = trace(document=b'{"traceEvents":[%b,%b]}' % (odd, endless))
+
+    assert [(row["name"], row["sequence"], row["flops"]) for row in read(path)] == [("odd", -1, 3)]
+    assert load_kineto(path).unreadable == 1
+
+
 def test_entries_that_are_no_events_are_counted(trace) -> None:
     path = trace(event(), None, 5, [event()], "x")
 

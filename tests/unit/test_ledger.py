@@ -23,6 +23,7 @@ from tracekit.run.folder import create_run
 from tracekit.run.manifest import Manifest
 from tracekit.run.parts import live_parts
 from tracekit.run.schema import TABLES
+from tracekit.traces.kineto import KinetoTrace, load_kineto
 
 COUNTERS = pa.Table.from_pylist([{"process": 0, "start_ns": 1, "duration_ns": 1}], schema=TABLES["counters"])
 
@@ -301,6 +302,32 @@ def test_nothing_is_imported_from_the_folder_of_the_program(
 
     assert not [note for note in manifest.missing if note.lost]
     assert every(recording) == [0, 1, 2]
+
+
+def test_window_that_fails_otherwise_costs_only_itself(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a window that takes more memory than there is THEN what else there is gets through, and the next window."""
+
+    def load(path: Path) -> KinetoTrace:
+        if "000003" in path.name:
+            raise MemoryError("no room")
+        return load_kineto(path)
+
+    monkeypatch.setattr("tracekit.record.flush.load_kineto", load)
+    spool = two_processes(recording)[0]
+    write(spool, 0, 1)
+    for number in (3, 4):
+        window = recording.spool / f"{os.getpid()}-0.{number:06}.window"
+        window.write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 2}]}')
+        spool.write(Kind.WINDOW, 0, 1, 2, number, 4, 4)
+    manifest = Manifest(host="host", ended_ns=1)
+
+    Flusher(recording.run, manifest, SpoolFolder(recording.spool), None).finish(1)
+
+    assert every(recording) == [0] and recording.starts("operators") == [1000]
+    assert [(note.what, note.why) for note in manifest.missing if note.lost] == [
+        ("profiler window 3 of process 0", "MemoryError: no room")
+    ]
+    assert not list(recording.spool.glob("*.window"))
 
 
 def test_ledger_round_trip_and_what_is_none(tmp_path: Path) -> None:

@@ -159,3 +159,34 @@ def test_file_that_no_writer_names_is_no_part(run: Path) -> None:
 
     assert [file.name for file in live_parts(folder)] == [f"{HOST}-000001.parquet"]
     assert list(Run(run).table("batches")["start_ns"]) == [2]
+
+
+def test_a_part_that_goes_as_it_is_merged_is_read_where_it_went(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a supervisor of another node at its end WHILE the parts are looked at THEN no row is missing."""
+    writer = PartWriter(run, HOST)
+    for part in ((1, 2), (3,)):
+        writer.write("batches", batches(*part))
+    read_metadata = pq.read_metadata
+
+    def merge_first(part: Path) -> pq.FileMetaData:
+        monkeypatch.undo()
+        writer.compact(tmp_path)
+        return read_metadata(part)
+
+    monkeypatch.setattr(pq, "read_metadata", merge_first)
+    found = open_run(run)
+
+    assert list(found.table("batches")["start_ns"]) == [1, 2, 3]
+    assert found.complete
+
+
+def test_of_one_host_only_its_parts_are_looked_at(run: Path) -> None:
+    PartWriter(run, HOST).write("batches", batches(1))
+    (run / "tables" / "batches" / "other-000001.parquet").write_text("being written")
+
+    found = Run(run, HOST)
+
+    assert list(found.table("batches")["start_ns"]) == [1]
+    assert found.complete and not open_run(run).complete

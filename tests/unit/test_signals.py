@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,23 @@ try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
     print("no child left")
+"""
+
+PASSES_ON = """
+import os, signal
+from tracekit.record.signals import Witness, block, wait_for
+
+heard = block()
+
+def ending_of(send):
+    witness = Witness()
+    child = os.posix_spawnp("sleep", ["sleep", "30"], {"PATH": os.environ["PATH"]}, setsigmask=[])
+    send()
+    print(os.WTERMSIG(wait_for(child, heard, witness)), flush=True)
+
+for number in (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGRTMIN, signal.SIGRTMAX):
+    ending_of(lambda: os.kill(os.getpid(), number))
+ending_of(lambda: signal.setitimer(signal.ITIMER_REAL, 0.01))
 """
 
 
@@ -78,3 +97,50 @@ def test_ignored_signals_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert heard == (signals.FORWARDED | {signal.SIGCHLD}) - {signal.SIGHUP}
     assert blocked == [heard]
+
+
+def test_what_would_end_us_goes_to_the_program() -> None:
+    """GIVEN signals that batch systems and alarms set before us send THEN each reaches the program and not us."""
+    done = subprocess.run(
+        [sys.executable, "-c", PASSES_ON], capture_output=True, text=True, start_new_session=True, timeout=60
+    )
+
+    expected = [signal.SIGXCPU, signal.SIGVTALRM, signal.SIGRTMIN, signal.SIGRTMAX, signal.SIGALRM]
+    assert (done.stdout.split(), done.stderr) == ([str(int(number)) for number in expected], "")
+
+
+def test_after_the_program_its_signals_end_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    unblocked: list[set[int]] = []
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda how, numbers: unblocked.append(set(numbers)))
+
+    signals.unblock({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU, signal.SIGCHLD})
+
+    assert unblocked == [{signal.SIGINT, signal.SIGTERM}]
+
+
+def test_a_program_that_takes_no_signal_of_ours_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a program of somebody else, as of `sudo`."""
+    refused: list[int] = []
+    ends = iter([None, object()])
+
+    def refuse(child: int, number: int) -> None:
+        refused.append(number)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "waitid", lambda *arguments: next(ends))
+    monkeypatch.setattr(os, "waitpid", lambda child, flags: (child, 3 << 8))
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(
+        signal, "sigtimedwait", lambda heard, seconds: SimpleNamespace(si_signo=signal.SIGTERM, si_code=0)
+    )
+
+    witness: Any = SimpleNamespace(saw=lambda number: False, dismiss=lambda: None)
+
+    assert signals.wait_for(1234, {signal.SIGTERM}, witness) == 3 << 8
+    assert refused == [signal.SIGTERM]
+
+
+def test_a_witness_can_be_dismissed_twice() -> None:
+    witness = signals.Witness()
+    witness.dismiss()
+    witness.dismiss()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tracekit.analysis.steps import find_steps
-from tracekit.run.reader import open_run
+from tracekit.run.reader import Run
 
 # More notes than this are left to `tracekit analyze`.
 _NOTES_SHOWN = 4
@@ -11,7 +11,7 @@ _NOTES_SHOWN = 4
 
 def describe(path: Path, host: str, lost: str | None) -> list[str]:
     """A few lines on what has just been recorded on this host; `lost` is what could not be written."""
-    run = open_run(path).on(host)
+    run = Run(path, host)  # of others nothing is looked at: they may be at their end, and merge what they wrote
     steps = find_steps(run)
     overhead = run.manifest.overhead
     processes = len(run.table("processes"))

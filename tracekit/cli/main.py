@@ -2,13 +2,14 @@
 
 import importlib
 import importlib.metadata
+import io
 import sys
 from collections.abc import Sequence
 
 import click
 
 import tracekit
-from tracekit.cli.saying import say
+from tracekit.cli.saying import forget_reader, say
 from tracekit.errors import TracekitError
 
 # name -> module with a click command called `command`; imported only when asked for.
@@ -41,6 +42,16 @@ class Commands(click.Group):
                 return point.load()
         return None
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; but that the reader of our output has left (`tracekit query … | head`) is no error, as which
+        click would take it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if not forget_reader():
+                raise TracekitError(f"{error.filename or 'writing'}: {error.strerror}") from error
+            return 0
+
 
 def _entry_points() -> importlib.metadata.EntryPoints:
     return importlib.metadata.entry_points(group="tracekit.commands")
@@ -60,6 +71,8 @@ def command() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. What the user can mend is one line on stderr and code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what a Latin-1 locale does not
     try:
         result = command.main(args=arguments, prog_name="tracekit", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -81,10 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TracekitError as error:
         say(str(error))
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output left (`tracekit query … | head`): not an error of ours.
-        sys.stderr.close()
-        return 0
     except OSError as error:
         say(f"{error.filename or 'reading or writing'}: {error.strerror or error}")
         return 2

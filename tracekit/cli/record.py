@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,12 +177,20 @@ def _summary(outcome: "Outcome") -> None:
     if outcome.run is None:
         say(f"the program ran unrecorded: {outcome.lost}")
         return
-    from tracekit.cli.closing import describe
+    try:
+        from tracekit.cli.closing import describe
 
-    for line in describe(outcome.run, outcome.host, outcome.lost):
+        lines = describe(outcome.run, outcome.host, outcome.lost)
+    except Exception as error:  # whatever is wrong with us, the exit code stays the program's
+        why = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+        lines = [f"recorded {outcome.run}, but not summed up: {why}"]
+        lines += [f"LOST: {outcome.lost}"] if outcome.lost else []
+    for line in lines:
         say(line)
     say(f"next: tracekit analyze {shlex.quote(_short(outcome.run))}")
 
 
 def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    with suppress(OSError, ValueError):  # it is elsewhere, or the program has removed the folder that we are in
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -34,8 +34,11 @@ def run_with(command: list[str], settings: dict[str, Any]) -> tuple[int, list[st
     heard, witness = signals.block(), signals.Witness()
     try:
         child = spawn(command, program_environment(spool), heard, cpus_for(settings))
-        status = signals.wait_for(child, heard, witness)
-        return signals.exit_code(status), _not_applied(command, settings, spool)
+        code = signals.exit_code(signals.wait_for(child, heard, witness))
+        try:
+            return code, _not_applied(command, settings, spool)
+        except Exception as error:  # the program has emptied the folder for temporary files, say
+            return code, [f"what was not applied is not known: {error}"]
     except BaseException:
         witness.dismiss()
         raise

@@ -119,13 +119,16 @@ class Flusher:
         else:
             try:
                 trace = load_kineto(path)
-                for table in trace.tables(process=spool.process, window=number, shift_ns=shift_ns):
-                    rows.add("operators", table)
-                if trace.unreadable:
-                    some = f"{trace.unreadable} events of {what}"
-                    self._manifest.add_missing(some, "torch gave them times that cannot be", lost=True)
-            except TraceError as error:
-                self._manifest.add_missing(what, str(error), lost=True)
+                tables = list(trace.tables(process=spool.process, window=number, shift_ns=shift_ns))
+            except Exception as error:  # also for want of memory: it would fail again, and nothing else get through
+                why = str(error) if isinstance(error, TraceError) else f"{type(error).__name__}: {error}"
+                self._manifest.add_missing(what, why, lost=True)
+                return path
+            for table in tables:
+                rows.add("operators", table)
+            if trace.unreadable:
+                some = f"{trace.unreadable} events of {what}"
+                self._manifest.add_missing(some, "torch gave them times that cannot be", lost=True)
         return path
 
     def finish(self, now: int) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # they take a second of CPU time to import: sampling begins b
 # A flush takes some 20 ms, of which little goes with the number of rows.
 FLUSH_INTERVAL_S = 5.0
 _TREE_INTERVAL_S = 1.0
-# Drained tables (one a flush) that wait while the disk takes nothing: five minutes of counters.
+# Drained tables (one a flush) that wait while nothing can be written: five minutes of counters.
 _MOST_WAITING = 60
 
 
@@ -122,13 +122,13 @@ class Recording:
             while flusher.flush(time.perf_counter_ns(), self.rest()):
                 self._pending.clear()
             self._pending.clear()
-        except OSError:
-            # The disk is full: what the spools hold waits there for the next pass; samples wait here, up to a limit.
+        except Exception as error:
+            # The disk is full, say: what the spools hold waits there for the next pass; samples here, up to a limit.
             if len(self._pending) > _MOST_WAITING:
                 del self._pending[0]
-                self._manifest.add_missing("some counters", "the disk was full", lost=True)
-        except Exception as error:
-            self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}", lost=True)
+                self._manifest.add_missing("some counters", "for long nothing could be written", lost=True)
+            if not isinstance(error, OSError):
+                self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}", lost=True)
 
     def _drain(self) -> None:
         for name, sampler in list(self._samplers.items()):

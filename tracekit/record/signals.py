@@ -11,13 +11,20 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tracekit.record.pid_namespaces import shown
 
-FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT}
+_TO_END: set[int] = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+# What is sent to tell a program something and ends one that does not listen; batch systems warn by SIGXCPU, too.
+FORWARDED: set[int] = {
+    *_TO_END, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM, signal.SIGVTALRM,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+}  # fmt: skip
 _WATCHED = FORWARDED | {signal.SIGCHLD}
-_SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
+# si_code of the terminal's signals, of a limit of CPU time, which is ours alone, and of alarms.
+_SENT_BY_KERNEL = 0x80
 # `kill` goes through a group's processes one after the other: the witness's turn comes microseconds after ours, and
 # later only where the sender is kept from the CPU meanwhile.
 _WITNESS_TURN_S = 0.01
@@ -28,7 +35,7 @@ class Witness:
     """A process in our group on which the signals to the group stay pending; it ends when we do."""
 
     def __init__(self) -> None:
-        self._pipe = os.pipe()
+        self._pipe: tuple[int, ...] = os.pipe()
         self._noticed: set[int] = set()
         self.pid = self._start()
 
@@ -80,10 +87,11 @@ class Witness:
             self.pid = None
 
     def dismiss(self) -> None:
-        """End the witness."""
+        """End the witness, if it has not been."""
         self._end()
         for descriptor in self._pipe:
             os.close(descriptor)
+        self._pipe = ()
 
 
 def block() -> set[int]:
@@ -110,13 +118,20 @@ def wait_for(child: int, heard: set[int], witness: Witness, at_end: Callable[[],
             information = signal.sigtimedwait(heard, 1.0)
             if information is None or information.si_signo == signal.SIGCHLD:
                 continue
-            from_terminal = information.si_code == _SENT_BY_KERNEL
-            if not from_terminal and not witness.saw(information.si_signo):
-                os.kill(child, information.si_signo)
-            elif from_terminal:
-                witness.saw(information.si_signo)  # pending on it too: a new one is needed
+            number = information.si_signo
+            was_to_group = witness.saw(number)  # the terminal's are pending on it too: a new one is needed
+            # An alarm that was set before us, as by `perl -e 'alarm 60; exec …'`, would have been the program's.
+            was_to_us = information.si_code != _SENT_BY_KERNEL or number == signal.SIGALRM
+            if was_to_us and not was_to_group:
+                with suppress(OSError):  # one that runs as somebody else, as `sudo` does, takes none from us
+                    os.kill(child, number)
     finally:
         witness.dismiss()
+
+
+def unblock(heard: set[int]) -> None:
+    """The program has ended: what asks to end is for us now. The rest was for it, and would change our exit code."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, heard & _TO_END)
 
 
 def exit_code(status: int) -> int:

@@ -82,6 +82,7 @@ def _record(options: Options) -> Outcome:
     spool: Path | None = None
     run: Path | None = None
     try:
+        os.path.abspath(options.output).encode()  # neither Arrow nor DuckDB takes another name
         spool = Path(tempfile.mkdtemp(prefix="tracekit-"))
         manifest = _new_manifest(options, spool)
         try:
@@ -93,7 +94,7 @@ def _record(options: Options) -> Outcome:
         write_session(spool, manifest.run, options, collectors)
         manifest.save(manifest.path_in(run))
         alive = hold(spool)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
         if spool is not None:
             shutil.rmtree(spool, ignore_errors=True)
         if run is not None:
@@ -102,7 +103,7 @@ def _record(options: Options) -> Outcome:
         heard, witness = signals.block(), signals.Witness()
         child = spawn(options.command, program_environment(None), heard)
         status = signals.wait_for(child, heard, witness)
-        return Outcome(signals.exit_code(status), None, f"{error.filename or options.output}: {error.strerror}")
+        return Outcome(signals.exit_code(status), None, _why_unrecorded(error, options.output))
     with alive:
         return _record_into(run, spool, manifest, options, collectors)
 
@@ -121,10 +122,7 @@ def _record_into(run: Path, spool: Path, manifest: Manifest, options: Options, c
     helper = _Recorder(run, spool, manifest, options, collectors, shown(child))
     helper.start()
     status = signals.wait_for(child, heard, witness, helper.program_ended)
-    # The program has ended: from here on Ctrl-C is for us. What is not finished then can be salvaged.
-    import signal
-
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+    signals.unblock(heard)  # what is not finished when we are told to end can be salvaged
     manifest.exit_code = signals.exit_code(status)
     manifest.exit_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     manifest.overhead.supervisor = helper.share_of_cpu
@@ -144,6 +142,13 @@ class _Recorder(threading.Thread):
         self._lost: str | None = None
         self.share_of_cpu = 0.0  # CPU time of the supervisor, once started, over what the machine had to offer
         self._began: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        """Begin, if it can: the program runs already, and its end is waited for in any case."""
+        try:
+            super().start()
+        except RuntimeError as error:  # at the limit of processes
+            self._lost = f"the recorder could not start: {error}"
 
     def run(self) -> None:
         try:
@@ -182,7 +187,8 @@ class _Recorder(threading.Thread):
             wall, cpu = self._began
             offered = max(time.monotonic() - wall, 1e-9) * len(os.sched_getaffinity(0))
             self.share_of_cpu = (time.process_time() - cpu) / offered
-        self.join()  # a short program ends before we are ready: its one look is taken while it can still be read
+        if self.ident is not None:
+            self.join()  # a short program ends before we are ready: its one look is taken while it can still be read
         if self._recording is not None:
             self._recording.last_sample()
 
@@ -204,6 +210,12 @@ class _Recorder(threading.Thread):
         except Exception as error:  # whatever is wrong with us, the exit code stays the program's
             return f"{type(error).__name__}: {error}; what was not written waits in {self._spool}"
         return None
+
+
+def _why_unrecorded(error: OSError | UnicodeEncodeError, output: Path) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"{in_utf8(error.object)}: its name is not UTF-8, as reports are; choose another --output"
+    return f"{error.filename or output}: {error.strerror}"
 
 
 def _new_manifest(options: Options, spool: Path) -> Manifest:

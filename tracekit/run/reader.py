@@ -3,6 +3,7 @@
 import os
 import secrets
 import tempfile
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -134,6 +135,10 @@ class Run:
 
     @cached_property
     def _database(self) -> duckdb.DuckDBPyConnection:
+        try:
+            os.getcwd()
+        except OSError as error:  # DuckDB would abort the process
+            raise RunError(f"{self.path}: cannot be read from a folder that is gone; change to another") from error
         # The queries see the registered tables and nothing else: no file of this machine. What does not fit memory is
         # spilled to the folder for temporary files; DuckDB's default would be the user's working directory.
         spill = os.path.join(tempfile.gettempdir(), f"tracekit-duckdb-{secrets.token_hex(8)}")
@@ -170,11 +175,15 @@ class Run:
         """What there is to read: of a part of a run, or on another machine, that of the run where it was opened."""
         if self._given is not None:
             return self._given
-        found: Parts = {}
-        for name in TABLES:
-            parts = [part for part in live_parts(self.path / "tables" / name) if self._readable(part)]
-            found[name] = {part.name: part.stat().st_size for part in parts}
-        return found
+        return {name: self._found(self.path / "tables" / name) for name in TABLES}
+
+    def _found(self, folder: Path) -> dict[str, int]:
+        """The parts of a table that can be read, and their sizes; looked for anew where one goes meanwhile, as its host
+        merges it with others at its end."""
+        while True:
+            parts = [part for part in live_parts(folder) if self._host in (None, host_of(part))]
+            with suppress(FileNotFoundError):
+                return {part.name: part.stat().st_size for part in parts if self._readable(part)}
 
     def _parts_on(self, host: str | None) -> Parts:
         return {
@@ -199,6 +208,8 @@ class Run:
         try:
             pq.read_metadata(part)
         except (OSError, pa.ArrowException) as error:
+            if not os.path.lexists(part):
+                raise FileNotFoundError(part) from error
             why = f"the file cannot be read ({str(error).splitlines()[0]})"
             self._unreadable[part] = Missing(f"the rows of {part.relative_to(self.path)}", why, lost=True)
             return False
