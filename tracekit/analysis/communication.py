@@ -123,7 +123,7 @@ def parts(members: Sequence[Communication], clocks: Sequence[Clock]) -> list[Com
     ahead = {clock.host: clock for clock in clocks}
     kinds = [{(kind.op, kind.bucket): kind for kind in each.kinds} for each in members]
     found = []
-    for op, bucket in kinds[0]:
+    for op, bucket in kinds[0] if kinds else ():
         of_all = [each.get((op, bucket)) for each in kinds]
         if any(kind is None for kind in of_all):
             continue
