@@ -315,8 +315,8 @@ class NeverEnded(msgspec.Struct):
 
 
 class BucketForecast(msgspec.Struct):
-    """The time of a step, ms, with a cap of the gradient buckets, of which there are `buckets` then: at least,
-    expected, at most."""
+    """The time of a step, ms, with a cap of the gradient buckets, of which there are `buckets` then (0 where that is
+    not known): at least, expected, at most."""
 
     cap_mb: float
     buckets: int
@@ -327,9 +327,9 @@ class BucketForecast(msgspec.Struct):
 
 class BucketSummary(msgspec.Struct):
     """The gradient buckets of the model that DistributedDataParallel wraps: `forecasts` by cap, the first for that of
-    the run, `cap_mb`. If communication cost nothing a step would take `ideal_ms`. The best replay `missed` what the run
-    saw by this share of a step. Where the caps were tried in turn, in so many `rounds` or, what is clearly
-    slower, in some of them, these are None, and the forecasts were measured."""
+    the run, `cap_mb`, the largest of its `caps_mb` where it has a list. If communication cost nothing a step would take
+    `ideal_ms`. The best replay `missed` what the run saw by this share of a step. Where the caps were tried in turn, in
+    so many `rounds` or, what is clearly slower, in some of them, these are None, and the forecasts were measured."""
 
     cap_mb: float
     ranks: int
@@ -339,6 +339,7 @@ class BucketSummary(msgspec.Struct):
     missed: float | None
     forecasts: list[BucketForecast]
     rounds: int | None = None
+    caps_mb: list[float] = []
 
 
 class Report(msgspec.Struct):

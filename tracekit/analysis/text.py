@@ -15,7 +15,7 @@ from tracekit.analysis.report_schema import (
     Setting,
     StepSummary,
 )
-from tracekit.analysis.words import counted, shell_line, shortened, visible
+from tracekit.analysis.words import counted, numbers, shell_line, shortened, visible
 
 WIDTH = 100
 _ROWS = 12  # of a ranking; the JSON and the dashboard have more
@@ -258,8 +258,8 @@ def _buckets(report: Report) -> Lines:
         return []
     rows = [
         (
-            f"{each.cap_mb:g}" + " (now)" * (number == 0),
-            str(each.buckets),
+            f"{each.cap_mb:g}" if number else f"{numbers(found.caps_mb or [found.cap_mb])} (now)",
+            str(each.buckets or "?"),
             f"{each.expected_ms:.4g}",
             f"{each.low_ms:.4g} to {each.high_ms:.4g}" if each.low_ms < each.high_ms else "measured",
         )
