@@ -7,14 +7,14 @@ are formed anew.
 Ranks must change at the same pass, or they would send each other different buckets. What they count are backward passes
 in which they communicate; so blocks are of so many passes, not of so many seconds, and one of them chooses the caps of
 each round (`bucket_rounds`). A step may have several passes: a block is of as many times more, and begins where a step
-does. A pass may be of several runs of autograd's engine, and is over when the reducer has reduced all gradients. And
-before each change they agree (`Agreement`): a rank that does not explore, or not any more, or is at another pass, lets
-all stop.
+does. A pass may be of several runs of autograd's engine, some of which make no gradient of the model, and is over when
+the reducer has reduced all of them. And before each change they agree (`Agreement`): a rank that does not explore, or
+not any more, or is at another pass, lets all stop. One that stops right behind a change still forms its buckets where
+the others do: that is communication, too.
 
 The analysis is `tracekit.analysis.explored_caps`.
 """
 
-import json
 import random
 from collections import deque
 from collections.abc import Callable
@@ -28,12 +28,14 @@ from tracekit.record.wire import Kind
 from tracekit.settings.exploration import BUCKET_CAP, bucket_condition
 from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, LEFT_OUT_COLLECTIVES
 
+from .agreement import Agreement, is_one_of_many
 from .bucket_rounds import Rounds
 from .ddp_configuration import MOST_MODELS, configuration_of
 from .exploration import compiles
 from .patching import Patches
 from .tracebacks import comes_from_a_signal_handler
 from .watched_group import counter_of
+from .workers_to_fork import NO_WORKER
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -68,6 +70,8 @@ class BucketExploration:
         self._left, self._per_step = 0, 1  # passes of this block, and of a step
         self._steps, self._in_step, self._step = 0, 0, -1  # of the warm-up; passes of this step, and its number
         self._is_awaited = False  # a pass that communicates
+        self._is_owed = False  # by a new reducer: to form its buckets at the end of its first pass
+        self._marked: list[int] = []  # when the gradients came that the reducer had as the pass began to be awaited
         self._logged: dict[str, object] = {}  # by torch, of the reducer before
         self._depth = self._counted = self._thread = 0
 
@@ -90,7 +94,7 @@ class BucketExploration:
 
     def _forked(self) -> None:
         """A child may become a rank of its own, or loads data for this one."""
-        self._is_off = self._is_off or self._model is not None
+        self._is_off, self._is_owed = self._is_off or self._model is not None, False
 
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         distributed = self._module.dist
@@ -119,8 +123,9 @@ class BucketExploration:
         self._model, self._count = ref(model), count
         self._parameters = [id(each) for each in model._build_params_for_reducer()[0]]
         group, store = model.process_group, self._module.dist.distributed_c10d._get_default_store()
-        self._agreement = Agreement(store, group.group_name, group.size())
-        self._conditions = self._that_differ(model)
+        self._agreement = Agreement(store, f"buckets/{group.group_name}", group.size())
+        self._conditions, counts = self._that_differ(model)
+        self._configurations[-1]["buckets"] = counts
         if len(self._conditions) == 1:
             self._stop("every cap makes the same buckets")
         elif not group.rank():
@@ -128,7 +133,7 @@ class BucketExploration:
 
     def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(model: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if self._model is not None and model is self._model() and not self._is_off:
+            if self._model is not None and model is self._model() and (self._is_owed or not self._is_off):
                 try:
                     self._begin_pass(model)
                 except Exception as error:
@@ -165,10 +170,10 @@ class BucketExploration:
             self._stop(_STATIC)
         elif self._left == 1 and [id(each) for each in model._build_params_for_reducer()[0]] != self._parameters:
             self._stop("other parameters are trained than when the model was wrapped")
-        else:
-            self._is_awaited = True
-            if self._block is None:
-                self._warm_up()
+        if self._is_owed or not self._is_off:
+            self._is_awaited, self._marked = True, model.reducer.get_backward_stats()
+        if self._block is None and not self._is_off:
+            self._warm_up()
 
     def _warm_up(self) -> None:
         """Count the steps, and the passes of each, until the first block can begin, with the end of the last pass of a
@@ -183,12 +188,12 @@ class BucketExploration:
     # A run of the engine that accumulates gradients; one may begin another.
 
     def enter(self) -> None:
-        if self._is_off or not self._is_awaited:
+        if not self._is_owed and (self._is_off or not self._is_awaited):
             return
         try:
             if not self._depth:
                 self._counted, self._thread = self._count(), get_ident()
-                if self._left == 1:
+                if self._left == 1 and not self._is_off:
                     self._offer()
             self._depth += self._thread == get_ident()
         except Exception as error:
@@ -201,16 +206,16 @@ class BucketExploration:
         self._agreement.offer(self._number, self._counted, self._chosen)
 
     def leave(self, failed: bool) -> None:
-        if self._is_off or not self._depth or self._thread != get_ident():
+        if (self._is_off and not self._is_owed) or not self._depth or self._thread != get_ident():
             return
         self._depth -= 1
         if self._depth or self._count() == self._counted:
             return
         if failed:
             self._stop("a backward pass failed")
-            return
         try:
-            self._end_pass()
+            if self._is_owed or not self._is_off:
+                self._end_pass()
         except Exception as error:
             self._failed(error)
 
@@ -218,10 +223,13 @@ class BucketExploration:
         model = self._model() if self._model is not None else None
         if model is None:
             self._stop("the model is gone")
+            self._is_owed = False
             return
         if not self._is_over(model):
             return
-        self._is_awaited = False
+        self._is_awaited = self._is_owed = False
+        if self._is_off:
+            return
         self._left -= 1
         if self._left == _STEPS * self._per_step:
             self._began = clock()
@@ -239,9 +247,11 @@ class BucketExploration:
             self._stop("not all ranks explore, or they are not at the same pass")
 
     def _is_over(self, model: Any) -> bool:
-        """Whether the reducer has reduced all gradients; then it forms its buckets anew, where it has yet to. Torch
-        would have it do so as it is called again, which is not always by all ranks; before the first block it is left
-        to."""
+        """Whether the reducer has had gradients in this pass (something else may have communicated) and has reduced all
+        of them; then it forms its buckets anew, where it has yet to. Torch would have it do so as it is called again,
+        which is not always by all ranks; before the first block it is left to."""
+        if model.reducer.get_backward_stats() == self._marked:
+            return False
         if self._block is None and self._steps < _WARM_UP:
             return True
         try:
@@ -261,28 +271,34 @@ class BucketExploration:
         self._block = self._queue.pop(0)
         self._left = (_TRANSITION + _STEPS) * self._per_step
         self._logged = model._get_ddp_logging_data()
+        self._is_owed = True
         _give(model, self._conditions[self._block][1])
+        self._marked = model.reducer.get_backward_stats()
 
-    def _that_differ(self, model: Any) -> list[tuple[str, Any]]:
-        """The program's own cap, and of those to try the smallest that makes the same buckets."""
-        own = model._bucket_config
-        parameters = model._build_params_for_reducer()[0]
+    def _that_differ(self, model: Any) -> tuple[list[tuple[str, Any]], dict[str, int]]:
+        """The program's own cap, and of those to try the smallest that makes the same buckets; and by name how many
+        buckets each makes."""
+        own, gradients = model._bucket_config, model._build_params_for_reducer()
         if not model.find_unused_parameters:  # else buckets are formed once, in this order
-            parameters = parameters[::-1]
+            gradients = [each[::-1] for each in gradients]
+        caps = own.per_bucket_bytes_caps or (own.bucket_bytes_cap,)
+        own_name = bucket_condition(*(each / _MIB for each in caps))
+        own_buckets = self._buckets(own, *gradients)
         found: dict[tuple[tuple[int, ...], ...], tuple[str, Any]] = {}
         for cap in sorted(self._caps):
             config = self._module._BucketCapacityConfig.create(
                 bucket_cap_mb=cap, bucket_cap_mb_list=None, use_python_reducer=False
             )
-            if config.bucket_bytes_cap != own.bucket_bytes_cap:
-                found.setdefault(self._buckets(config, parameters), (bucket_condition(cap), config))
-        found.pop(self._buckets(own, parameters), None)
-        return [(bucket_condition(own.bucket_bytes_cap / _MIB), own), *found.values()]
+            if bucket_condition(cap) != own_name:  # torch's default, of a smaller first bucket, has the name of its cap
+                found.setdefault(self._buckets(config, *gradients), (bucket_condition(cap), config))
+        found.pop(own_buckets, None)
+        counts = {own_name: len(own_buckets)} | {name: len(buckets) for buckets, (name, _) in found.items()}
+        return [(own_name, own), *found.values()], counts
 
-    def _buckets(self, config: Any, parameters: list[Any]) -> tuple[tuple[int, ...], ...]:
+    def _buckets(self, config: Any, parameters: list[Any], are_sparse: list[bool]) -> tuple[tuple[int, ...], ...]:
         """Which parameters are in a bucket together, once their order is known."""
         limits, _ = config.compute_bucket_size_limits(static_graph=False, find_unused_parameters=True)
-        buckets, _ = self._module.dist._compute_bucket_assignment_by_size(parameters, limits)
+        buckets, _ = self._module.dist._compute_bucket_assignment_by_size(parameters, limits, are_sparse)
         return tuple(tuple(each) for each in buckets)
 
     def _failed(self, error: Exception) -> None:
@@ -298,6 +314,8 @@ class BucketExploration:
         self._agent.note_missing(ENDED_BUCKET_EXPLORATION, why + kept)
 
     def _end(self) -> None:
+        if self._model is None and (self._agent.worker != NO_WORKER or not is_one_of_many()):
+            return  # one that evaluates what ranks have learnt, or loads for them, has nothing to try
         if compiles():
             self._stop("the program uses torch.compile")
         elif self._model is None:
@@ -305,33 +323,6 @@ class BucketExploration:
                 self._stop("the program wrapped no model with DistributedDataParallel")
         elif self._round < 1:
             self._stop("the program's steps are too few for a round of blocks")
-
-
-class Agreement:
-    """Whether all ranks of a group are to change after the same pass. Each offers to as that pass begins: when it is
-    over all have, if they do. It is kept in the store by which the ranks have met, and nobody waits for anybody."""
-
-    def __init__(self, store: Any, group: str, ranks: int) -> None:
-        self._store, self._group, self._ranks = store, group, ranks
-        self._key = ""
-
-    def offer(self, block: int, counted: int, chosen: list[int] | None = None) -> None:
-        """`counted`: how many collectives the group has begun, by which a pass is known. Who chooses what comes next
-        tells it to all."""
-        key = f"tracekit/buckets/{self._group}/{block}/{counted}"
-        if key != self._key:  # a rank may run the engine for itself before
-            self._key = key
-            if chosen is not None:
-                self._store.set(f"{key}/next", json.dumps(chosen))
-            self._store.add(key, 1)
-
-    def is_reached(self) -> bool:
-        return bool(self._key and self._store.add(self._key, 0) == self._ranks)
-
-    def told(self) -> list[int]:
-        """What was chosen; once all agree it is there."""
-        told: list[int] = json.loads(self._store.get(f"{self._key}/next"))
-        return told
 
 
 def _why_not(model: Any) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every few seconds
+_MIB = 1 << 20
 
 
 def configuration_of(model: Any) -> dict[str, object]:
@@ -11,7 +12,9 @@ def configuration_of(model: Any) -> dict[str, object]:
     named = [(name, each) for name, each in model.module.named_parameters() if each.requires_grad]
     told = named[:_MOST_PARAMETERS]
     return {
-        "bucket_cap_mb": getattr(model, "bucket_bytes_cap", 0) / (1 << 20),
+        "bucket_cap_mb": getattr(model, "bucket_bytes_cap", 0) / _MIB,
+        "bucket_caps_mb": [each / _MIB for each in getattr(model, "bucket_bytes_cap_list", ())],
+        "is_default_cap": bool(getattr(model, "bucket_bytes_cap_default", False)),
         "gradient_as_bucket_view": bool(getattr(model, "gradient_as_bucket_view", False)),
         "static_graph": bool(getattr(model, "static_graph", False)),
         "find_unused_parameters": bool(getattr(model, "find_unused_parameters", False)),

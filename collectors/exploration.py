@@ -16,6 +16,7 @@ The analysis is `tracekit.analysis.exploration`.
 import os
 import random
 import sys
+import zlib
 from threading import get_ident
 from time import perf_counter_ns as clock
 from types import ModuleType
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.record.wire import BACKWARD, FORWARD, MOST_SHAPES, Kind
 from tracekit.settings.inside import ENDED_EXPLORATION
 
+from .agreement import Agreement, is_one_of_many, of_all_ranks
 from .backward import Backward
 from .counted_calls import Inside, key_of, shape_of
 from .operators import is_watched
@@ -60,13 +62,14 @@ class Exploration:
         self._counts = counts
         explore = agent.session["explore"]
         self._conditions = [(each["name"], Counts.of(each["settings"])) for each in explore["conditions"]]
-        # Ranks must change together, whatever the clock says.
-        self._in_step = os.environ.get("WORLD_SIZE", "1") != "1"
+        self._in_step = False  # ranks must change together, whatever the clock says
+        self._agreement: Agreement | None = None  # with other ranks, on what is tried
         siblings = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
         if siblings > 1:  # they have their part of the CPUs
             most = max(len(os.sched_getaffinity(0)) // siblings, 1)
             self._conditions = [each for each in self._conditions if (each[1].common or 0) <= most]
-        self._random = random.Random(explore["seed"])
+        self._seed = explore["seed"]
+        self._random = random.Random(self._seed)
         self._in_detail: bool = explore["in_detail"]
         self._may_add: float = explore["may_add"]
         self._backward: Backward | None = None
@@ -164,6 +167,8 @@ class Exploration:
         self._steps += 1
         if self._steps <= _WARM_UP_STEPS + _PLAIN_STEPS:
             self._agent.governor.detailed = self._in_detail and self._steps < _WARM_UP_STEPS
+            if self._steps <= _WARM_UP_STEPS and self._agreement is None:
+                self._offer()
             if self._steps > _WARM_UP_STEPS:
                 self._plain.append(step_ns)
             if self._steps == _WARM_UP_STEPS + _PLAIN_STEPS:
@@ -181,13 +186,29 @@ class Exploration:
             self._next()
         self._agent.governor.detailed = self._counts.observe is not None
 
+    def _offer(self) -> None:
+        """Tell other ranks, once it has met them, what this one is to try: their nodes may have other CPUs, and
+        supervisors of their own. When it begins, some steps on, all have."""
+        self._agreement, own = of_all_ranks("threads"), self._counts.common
+        tried = {name: counts.common or own for name, counts in self._conditions}
+        more = [own] if self._in_detail and own not in tried.values() else []
+        if self._agreement is not None:
+            self._agreement.offer(0, zlib.crc32(repr((self._seed, [*tried], more)).encode()))
+
     def _begin(self) -> None:
         import torch
 
         if is_watched(torch) or torch.autograd._profiler_enabled():
             self._stop("the program traces, counts or profiles its operations", "none of ours may run among them")
             return
-        self._in_step = self._in_step or _is_one_of_many(torch)
+        self._in_step = is_one_of_many()
+        if self._agreement is not None and not self._agreement.is_reached():
+            self._stop(
+                "the ranks would not change together",
+                "they have other CPUs or thread counts, or are not at the same step; or their nodes were recorded"
+                " without a --job that they share",
+            )
+            return
         steps = self._agent.collectors.get("steps")
         self._backward = steps.backward if isinstance(steps, Steps) else None
         own = self._counts.common
@@ -355,12 +376,6 @@ class _Timed(Inside):
             agent.tally(number, FORWARD, depth, end - self._start)
         if self._follow is not None:
             self._follow.leave(output, word, number, depth)
-
-
-def _is_one_of_many(torch: ModuleType) -> bool:
-    """Whether this process has made itself a rank, of which the environment need not tell."""
-    distributed = torch.distributed
-    return bool(distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def compiles() -> bool:

@@ -36,9 +36,26 @@ class Net(nn.Sequential):
             halves[number % 2] = layer(halves[number % 2])
         return halves
 
+class Summed(torch.autograd.Function):  # over all ranks, as its gradient is
+    @staticmethod
+    def forward(context, values):
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    backward = forward
+
 def backward(outputs):
-    for each in outputs if "parts" in how else [outputs]:  # each by a run of the engine of its own
-        each.pow(2).mean().backward()
+    outputs = outputs if "parts" in how else [outputs]  # each by a run of the engine of its own
+    if "summed" not in how:
+        for each in outputs:
+            each.pow(2).mean().backward()
+        return
+    cut = [each.detach().requires_grad_() for each in outputs]
+    for each in cut:  # a loss over what all ranks have found: these runs communicate, and have no gradient of the model
+        Summed.apply(each).pow(2).mean().backward()
+    for each, features in zip(cut, outputs):
+        features.backward(each.grad)
 
 model = Net(*[nn.Linear(256, 256) for _ in range(6)])
 alone = copy.deepcopy(model)
@@ -47,7 +64,7 @@ if "hook" in how:
     shared.register_comm_hook(None, allreduce_hook)
 if "static" in how:
     shared._set_static_graph()
-models = (shared, alone)
+models, first_cap = (shared, alone), shared.bucket_bytes_cap
 aside = nn.Linear(4, 4)
 optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in models]
 inputs = torch.randn(8, 256) + rank
@@ -70,6 +87,9 @@ def train(step):
                 each(inputs)
         for _ in range(2 if "several" in how else 1):
             backward(each(inputs, model=None))
+            if "compiles" in how and rank == 1 and shared.bucket_bytes_cap != first_cap:
+                from torch._dynamo.utils import counters
+                counters["frames"]["total"] = 1
             if each is alone:
                 gradients = [parameter.grad for parameter in alone.parameters() if parameter.grad is not None]
                 sums = torch.cat([gradient.flatten() / 2 for gradient in gradients])
@@ -115,7 +135,7 @@ def explored(program: Path, folder: Path, how: str, steps: int) -> tuple[Run, st
     "how",
     [
         pytest.param("several", marks=pytest.mark.long),
-        "parts handled logged",
+        "parts handled logged summed",
         pytest.param("accumulate aside look", marks=pytest.mark.long),
     ],
 )
@@ -132,6 +152,19 @@ def test_ranks_change_their_buckets_together_and_learn_the_same(how: str, progra
     report = analyze(run)
     assert report.buckets is not None and report.buckets.rounds == 4 and report.buckets.ranks == 2
     assert not [note for note in run.missing if note.what.startswith("an exploration")]
+
+
+@pytest.mark.long
+def test_a_rank_that_stops_right_behind_a_change_goes_on_with_the_others(program: Path, tmp_path: Path) -> None:
+    """GIVEN ranks that communicate between their backward pass and the next forward one THEN one that stops alone has
+    formed its buckets where the others did, and nobody waits for ever."""
+    run, _ = explored(program, tmp_path / "run", "compiles", 60)
+    notes = [note for note in run.missing if note.what == "an exploration of gradient buckets"]
+    assert sorted(note.why.partition(";")[0] for note in notes) == [
+        "not all ranks explore, or they are not at the same pass",
+        "the program uses torch.compile",
+    ]
+    assert all(len(note.processes) == 1 for note in notes)
 
 
 @pytest.mark.long

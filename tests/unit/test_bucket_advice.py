@@ -1,6 +1,7 @@
 """What is told of gradient buckets, of runs whose buckets are known."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,6 +198,55 @@ def test_what_was_measured_of_a_part_of_the_program_is_not_recommended(tmp_path:
     run.manifest.add_missing("an exploration of gradient buckets", "other parameters are trained")
     report = analyze(run)
     assert not report.settings and "other parameters are trained" in report.advice
+
+
+def test_what_other_processes_have_ended_is_not_heeded(tmp_path: Path) -> None:
+    """GIVEN notes of the process that started the ranks, or of those of an attempt before THEN what the ranks measured
+    counts, unless a rank of theirs ended it."""
+    for number, (process, is_heeded) in enumerate(((7, False), (1, True))):
+        run = explored(tmp_path / f"{number}", {"25": 10.0, "1": 9.0}, rounds=4, noise=0.001)
+        run.manifest.add_missing("an exploration of gradient buckets", "it wrapped no model", process=process)
+        assert (analyze(run).buckets is None) == is_heeded
+
+
+def test_a_run_that_explores_without_a_model_says_so(tmp_path: Path) -> None:
+    run = open_run(make_run(tmp_path / "run", [Tape()]))
+    assert "gradient buckets" not in analyze(run).advice
+    run.manifest.add_missing("collectives", "left out in an exploration of buckets: to see one takes time")
+    assert "wrapped no model" in analyze(run).advice
+
+
+def test_a_list_of_caps_is_told_as_it_is(tmp_path: Path) -> None:
+    """GIVEN a program with a cap for each bucket THEN that list is what a cap is compared with, and not its largest;
+    and how many buckets there are the ranks have told."""
+    run = explored(tmp_path / "run", {"1,4,25": 10.0, "25": 9.0}, rounds=4, noise=0.001)
+    model = run.manifest.ddp[0]
+    model.bucket_caps_mb, model.buckets = [1.0, 4.0, 25.0], {"ddp.bucket_cap_mb=1,4,25": 7, "ddp.bucket_cap_mb=25": 5}
+    report = analyze(run)
+    assert report.buckets is not None and [each.buckets for each in report.buckets.forecasts] == [7, 5]
+    (setting,) = report.settings
+    assert (setting.current, setting.recommended) == ("1, 4, 25", 25.0)
+    assert "5 buckets of 25 MiB in place of 7" in setting.why and "torch's own" not in setting.why
+    assert "1, 4, 25 (now)" in text_report(report)
+    assert {each["ddp.bucket_cap_mb"] for each in usual_caps([model]).values()} >= {25.0}
+
+
+@pytest.mark.parametrize(("told", "counts", "words"), [
+    ({}, (2, 3), "3 buckets of 1 MiB in place of 2 (torch's own)"),
+    ({"is_default_cap": False}, (1, 3), "in place of 1 took"),  # 25 MiB that the program asks for
+    ({"find_unused_parameters": True}, (2, 4), "4 buckets of 1 MiB in place of 2"),  # from the other end
+    ({"parameters": 5000}, (0, 0), "buckets of 1 MiB in place of those of 25"),
+])  # fmt: skip
+def test_buckets_that_were_not_told_are_counted_as_torch_fills_them(
+    told: dict[str, Any], counts: tuple[int, ...], words: str, tmp_path: Path
+) -> None:
+    run = explored(tmp_path / "run", {"25": 10.0, "1": 9.0}, rounds=4, noise=0.001)
+    for name, value in told.items():
+        setattr(run.manifest.ddp[0], name, value)
+    report = analyze(run)
+    assert report.buckets is not None and tuple(each.buckets for each in report.buckets.forecasts) == counts
+    (setting,) = report.settings
+    assert words in setting.why
 
 
 def test_of_many_rounds_some_are_averaged(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from torch.distributed import HashStore
 
-from tracekit.collectors.bucket_exploration import Agreement
+from tracekit.collectors.agreement import Agreement
 
 
 def agreements(ranks: int) -> list[Agreement]:
@@ -19,6 +19,16 @@ def test_ranks_agree_when_all_have_offered_for_the_same_pass() -> None:
     assert not any(each.is_reached() for each in ranks)
     ranks[2].offer(block=4, counted=77)
     assert all(each.is_reached() for each in ranks)
+
+
+def test_a_rank_that_goes_on_offering_within_a_pass_stands_by_its_first_offer() -> None:
+    """GIVEN a pass that is of two runs of the engine in one rank, and buckets are reduced in both THEN either all ranks
+    find that they agree, or none does."""
+    ranks = agreements(2)
+    for each, runs in zip(ranks, ((100, 102), (100,)), strict=True):
+        for counted in runs:
+            each.offer(4, counted)
+    assert [each.is_reached() for each in ranks] == [True, True]
 
 
 def test_a_rank_at_another_pass_lets_nobody_change() -> None:

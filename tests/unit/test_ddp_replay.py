@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tracekit.analysis.gradient_passes import GradientPasses, _comes
-from tracekit.models.buckets import MODEL_ERROR, _filled, _gradients, bucket_forecasts
+from tracekit.models.buckets import MODEL_ERROR, _gradients, bucket_forecasts, filled
 from tracekit.models.ddp_replay import MIB, Gradients, Network, buckets_of, replay_pass
 from tracekit.run.manifest import Wrapped
 
@@ -56,7 +56,7 @@ def test_a_model_that_looks_for_unused_parameters_fills_buckets_from_its_first_o
     sizes = [300, 80_000, 300, 500_000, 200, 90_000, 600_000, 100, 100]  # in the order of the model
     theirs, _ = dist._compute_bucket_assignment_by_size([empty(size) for size in sizes], [MIB, 2 * MIB], [False] * 9)
     model = Wrapped(find_unused_parameters=True, sizes=[4 * size for size in sizes])
-    ours = _filled(model, 2 * MIB, MIB)[::-1]
+    ours = filled(model, 2 * MIB, MIB)[::-1]
     sent = sorted(theirs, reverse=True)  # from the last one
     assert sent == [np.flatnonzero(ours == number).tolist() for number in range(int(ours[0]) + 1)]
 

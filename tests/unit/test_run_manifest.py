@@ -185,6 +185,13 @@ def test_note_is_kept_once() -> None:
     assert manifest.missing == [Missing("operators", "switched off"), Missing("operators", "switched off", lost=True)]
 
 
+def test_a_note_that_holds_for_some_processes_tells_which() -> None:
+    manifest = Manifest()
+    for process in (3, 5, 3):
+        manifest.add_missing("buckets", "too few steps", process=process)
+    assert manifest.missing == [Missing("buckets", "too few steps", processes=(3, 5))]
+
+
 def test_total_overhead_is_what_program_and_supervisor_pay() -> None:
     overhead = Overhead(program=0.01, profiler=0.004, supervisor=0.002)
 

@@ -9,12 +9,13 @@ from tracekit.analysis.gradient_passes import gradient_passes
 from tracekit.analysis.people import ranks_of, world_of
 from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
 from tracekit.analysis.steps import steps_of
-from tracekit.analysis.words import shell_line
-from tracekit.models.buckets import bucket_forecasts
-from tracekit.models.ddp_replay import DEFAULT_CAP_MB, FIRST_BUCKET, MIB, buckets_of
+from tracekit.analysis.words import numbers, shell_line
+from tracekit.models.buckets import bucket_forecasts, filled
+from tracekit.models.ddp_replay import DEFAULT_CAP_MB, FIRST_BUCKET, MIB
+from tracekit.run.manifest import Wrapped
 from tracekit.run.reader import Run
-from tracekit.settings.exploration import BUCKET_CAP
-from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION
+from tracekit.settings.exploration import BUCKET_CAP, bucket_condition
+from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, LEFT_OUT_COLLECTIVES
 
 
 def bucket_settings(run: Run, report: Report) -> Advice:
@@ -25,7 +26,9 @@ def bucket_settings(run: Run, report: Report) -> Advice:
     """
     models = run.manifest.ddp
     if not models:
-        return Advice([], "")
+        explores = any(note.what == LEFT_OUT_COLLECTIVES for note in run.missing)
+        why = "Nothing is told of gradient buckets: the program wrapped no model with DistributedDataParallel."
+        return Advice([], why if explores else "")
     looked = found_unused(run, models, report.steps.process)
     report.findings += [looked] if looked is not None else []
     further = (
@@ -37,15 +40,10 @@ def bucket_settings(run: Run, report: Report) -> Advice:
 
 def _of_caps(run: Run, report: Report) -> Advice:
     steps = steps_of(run, report.steps.process)
-    tried = explored_caps(run, steps)
-    # What came after is not known, as of a model that was wrapped later, or of parameters that were frozen before.
-    ended = next((note.why for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION), "")
+    tried, ranks = explored_caps(run, steps), ranks_of(run, report.steps.process)
+    ended = _ended(run, {report.steps.process, *(who.process for who in ranks)})
     if tried is not None:
-        found = (
-            tried.problem
-            or ended
-            or _measured(tried, report.steps.count, world_of(ranks_of(run, report.steps.process)))
-        )
+        found = tried.problem or ended or _measured(tried, report.steps.count, world_of(ranks))
     else:
         seen = gradient_passes(run, steps)
         found = seen if isinstance(seen, str) else bucket_forecasts(seen)
@@ -53,32 +51,40 @@ def _of_caps(run: Run, report: Report) -> Advice:
     if isinstance(found, str):
         why = ended or (found if tried else f"{found}; `{_measured_by(run)}` measures what others take")
         return Advice([], f"Nothing is told of gradient buckets: {why}.")
+    model = run.manifest.ddp[0]
     report.buckets = found
     now, best = found.forecasts[0], best_cap(found)
-    gain = gain_over(now, best)
+    gain, now_mb = gain_over(now, best), numbers(model.caps_mb)
     if best is now:
         seen = "expected to be" if found.rounds is None else "measured to be"
-        return Advice([], f"No other cap than {now.cap_mb:g} MiB is {seen} faster for the gradient buckets.")
+        return Advice([], f"No other cap than {now_mb} MiB is {seen} faster for the gradient buckets.")
     if gain.low <= 0:
         longer = "a longer run tells more" if found.rounds else f"`{_measured_by(run)}` measures it"
         instead = ", as it may wait for batches instead" if not found.rounds and _awaited_ms(report) > 0 else ""
         return Advice(
             [],
-            f"Gradient buckets of {best.cap_mb:g} MiB may be faster than those of {now.cap_mb:g}, or not"
+            f"Gradient buckets of {best.cap_mb:g} MiB may be faster than those of {now_mb}, or not"
             f" ({gain.low:+.0%} to {gain.high:+.0%} of a step{instead}): undecided; {longer}.",
         )
     setting = Setting(
         name=BUCKET_CAP,
-        current=found.cap_mb,
+        current=model.cap,
         recommended=best.cap_mb,
         gain=gain,
         basis="model" if found.rounds is None else "measured",
         effect=effect_on(found.ranks, any(each.hook for each in run.manifest.ddp)),
-        why=_why(found, best),
+        why=_why(found, best, model),
         apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
     )
     seen = "predicted" if found.rounds is None else "measured"
     return Advice([setting], f"Other gradient buckets are {seen} to save {gain.expected:.0%} of a step.")
+
+
+def _ended(run: Run, job: set[int | None]) -> str:
+    """Why one of these processes ended its exploration, so that what came after is not known, as of a model that was
+    wrapped later, or of parameters that were frozen before; "" where none did. Others may have none to end."""
+    notes = (note for note in run.missing if note.what == ENDED_BUCKET_EXPLORATION)
+    return next((note.why for note in notes if not note.processes or job.intersection(note.processes)), "")
 
 
 def _measured_by(run: Run) -> str:
@@ -105,13 +111,16 @@ def _behind(found: BucketSummary, awaited_ms: float) -> BucketSummary:
 def _measured(tried: ExploredCaps, steps: int, ranks: int) -> BucketSummary:
     """What an exploration has found, the run's own cap first."""
     model = tried.model
-    sizes = model.sizes[::-1]
 
-    def count(cap_mb: float) -> int:
-        first = FIRST_BUCKET if cap_mb == model.bucket_cap_mb == DEFAULT_CAP_MB else None
-        return int(buckets_of(sizes, cap_mb * MIB, first)[-1]) + 1 if sizes else 0
+    def count(*caps_mb: float) -> int:
+        """As it was told; else as far as the parameters tell it."""
+        if told := model.buckets.get(bucket_condition(*caps_mb)):
+            return told
+        is_known = len(caps_mb) == 1 and model.sizes and len(model.sizes) == model.parameters
+        first = FIRST_BUCKET if caps_mb[0] == model.bucket_cap_mb and _is_torchs_own(model) else None
+        return int(filled(model, caps_mb[0] * MIB, first).max()) + 1 if is_known else 0
 
-    own = BucketForecast(model.bucket_cap_mb, count(model.bucket_cap_mb), *[tried.own_ms] * 3)
+    own = BucketForecast(model.bucket_cap_mb, count(*model.caps_mb), *[tried.own_ms] * 3)
     others = [
         BucketForecast(
             each.cap_mb, count(each.cap_mb), *(tried.own_ms * at for at in (each.low, each.ratio, each.high))
@@ -127,7 +136,13 @@ def _measured(tried: ExploredCaps, steps: int, ranks: int) -> BucketSummary:
         missed=None,
         forecasts=[own, *others],
         rounds=tried.rounds,
+        caps_mb=model.bucket_caps_mb,
     )
+
+
+def _is_torchs_own(model: Wrapped) -> bool:
+    is_told = model.is_default_cap
+    return is_told if is_told is not None else model.caps_mb == [DEFAULT_CAP_MB]
 
 
 def best_cap(summary: BucketSummary) -> BucketForecast:
@@ -149,10 +164,12 @@ def effect_on(ranks: int, has_hook: bool) -> Literal["identical", "numerics"]:
     return "identical" if ranks == 2 and not has_hook else "numerics"
 
 
-def _why(summary: BucketSummary, best: BucketForecast) -> str:
+def _why(summary: BucketSummary, best: BucketForecast, model: Wrapped) -> str:
     now = summary.forecasts[0]
-    own = " (torch's own)" if now.cap_mb == DEFAULT_CAP_MB else ""
-    others = f"{best.buckets} buckets of {best.cap_mb:g} MiB in place of {now.buckets}{own}"
+    own = " (torch's own)" if _is_torchs_own(model) else ""
+    others = f"buckets of {best.cap_mb:g} MiB in place of those of {numbers(model.caps_mb)}{own}"
+    if best.buckets and now.buckets:
+        others = f"{best.buckets} buckets of {best.cap_mb:g} MiB in place of {now.buckets}{own}"
     both = f"{best.expected_ms:.3g} ms a step, {now.expected_ms:.3g} now"
     if summary.rounds is not None:
         return f"{others} took {both}, in up to {summary.rounds} rounds of blocks of steps in one run"

@@ -53,7 +53,7 @@ def explored_caps(run: Run, steps: Steps) -> ExploredCaps | None:
         return ExploredCaps(model, np.nan, [], 0, "several models are wrapped, and one of them was explored")
     times = condition_times(run, steps)
     table = times.pivot_table(index="round", columns="name", values="step_ns")
-    own = bucket_condition(model.bucket_cap_mb)
+    own = bucket_condition(*model.caps_mb)
     full = len(table.dropna())
     if own not in table or full < _FEWEST_ROUNDS:
         return ExploredCaps(

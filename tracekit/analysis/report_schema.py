@@ -283,9 +283,8 @@ class RankGroup(msgspec.Struct):
     consists of, in seconds; of its loading, what the makers of batches did by itself. `followed`: of the waiting, the
     share of which it is known what the ranks did before. Of very many meetings the share `looked_at` is: `meetings`,
     `seconds` and all that is in rank-seconds are of these.
-    Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks. Of the time for which
-    something that they do together is under way (`communication`, the costliest first) their loops go on beside it for
-    the share `overlap`, at least and at most; None where nothing is seen to be.
+    Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks. For the share `overlap`, at
+    least and at most, of what goes on of `communication` (the costliest first) their loops go on beside it.
     """
 
     group: str
@@ -308,7 +307,7 @@ class RankGroup(msgspec.Struct):
 
 
 class BucketForecast(msgspec.Struct):
-    """The time of a step, ms, with so many gradient `buckets` of a cap: at least, expected, at most."""
+    """The time of a step, ms, with so many gradient `buckets` (0: not known) of a cap: at least, expected, at most."""
 
     cap_mb: float
     buckets: int
@@ -328,10 +327,10 @@ class WhatIf(msgspec.Struct):
 
 class BucketSummary(msgspec.Struct):
     """The gradient buckets of the model that DistributedDataParallel wraps: `forecasts` by cap, the first for that of
-    the run, `cap_mb`. If communication cost nothing a step would take `ideal_ms`. The best replay `missed` what the run
-    saw by this share of a step. Where the caps were tried in turn, in so many `rounds` or, what is clearly
-    slower, in some of them, these are None, and the forecasts were measured. `what_if` something else were, with the
-    run's own buckets; results would be others with fewer bytes, or where batches are added up."""
+    the run, `cap_mb`, the largest of its `caps_mb` where it has a list. If communication cost nothing a step would take
+    `ideal_ms`. The best replay `missed` what the run saw by this share of a step. Where the caps were tried in turn, in
+    so many `rounds` or, what is clearly slower, in some of them, these are None, and the forecasts were measured.
+    `what_if` something else were, with the run's own buckets; with fewer bytes, or batches added up, results differ."""
 
     cap_mb: float
     ranks: int
@@ -342,6 +341,7 @@ class BucketSummary(msgspec.Struct):
     forecasts: list[BucketForecast]
     rounds: int | None = None
     what_if: list[WhatIf] = []
+    caps_mb: list[float] = []
 
 
 class Report(msgspec.Struct):

@@ -3,7 +3,7 @@
 from tracekit.analysis.layout import ROWS, Lines, more, percent, table, wrapped
 from tracekit.analysis.ranks import why_nobody
 from tracekit.analysis.report_schema import Report
-from tracekit.analysis.words import shortened
+from tracekit.analysis.words import numbers, shortened
 
 # How what is said of ranks begins.
 CAUSES = ("delay.", "distributed.never_ended", "ddp.unused_parameters")
@@ -96,8 +96,8 @@ def buckets(report: Report) -> Lines:
         return []
     rows = [
         (
-            f"{each.cap_mb:g}" + " (now)" * (number == 0),
-            str(each.buckets),
+            f"{each.cap_mb:g}" if number else f"{numbers(found.caps_mb or [found.cap_mb])} (now)",
+            str(each.buckets or "?"),
             f"{each.expected_ms:.4g}",
             f"{each.low_ms:.4g} to {each.high_ms:.4g}" if each.low_ms < each.high_ms else "measured",
         )

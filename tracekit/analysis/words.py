@@ -27,6 +27,11 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def numbers(values: Iterable[float]) -> str:
+    """Numbers in their order, as short as they are known."""
+    return ", ".join(f"{each:g}" for each in values)
+
+
 def shell_line(words: Iterable[str]) -> str:
     """A command as one would type it in bash or zsh, on one line whatever its words hold."""
     return " ".join(_shell_word(word) for word in words)

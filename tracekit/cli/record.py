@@ -94,14 +94,15 @@ def command(
     for name, given in (("--pattern", pattern), ("--backend", backend)):
         if given and not noise:
             raise TracekitError(f"{name} is for noise, and there is none; add --noise, as in --noise cpu=1")
-    told_of = {"threads": lambda: exploration(counts_here()), "buckets": bucket_exploration}
+    job = job or _job_here()
+    told_of = {"threads": lambda: exploration(counts_here(), job), "buckets": bucket_exploration}
     condition = condition or ("explore" if explore else _condition(settings, settings_file is not None, bool(noise)))
     outcome = record(
         Options(
             command=program,
             output=output or new_run_path(program, options["runs"]),
             force=force,
-            job=job or _job_here(),
+            job=job,
             condition=condition,
             settings=settings,
             overhead=EXPLORING_OVERHEAD if explore == "threads" else options["overhead"] / 100,

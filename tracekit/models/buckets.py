@@ -70,6 +70,8 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     sizes = np.array(seen.model.sizes[::-1], dtype=np.int64)
     own_cap = seen.model.bucket_cap_mb
     own = _own_buckets(seen)
+    if len(seen.model.caps_mb) > 1:
+        return "each of its buckets has a cap of its own"
     if own is None:
         return "its buckets are not those that its parameters make in their order"
     if seen.in_order is False:
@@ -104,7 +106,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
 
     others: dict[bytes, tuple[float, NDArray[np.intp]]] = {}  # caps that make the same buckets are one
     for cap_mb in CAPS_MB:
-        buckets = _filled(seen.model, cap_mb * MIB)
+        buckets = filled(seen.model, cap_mb * MIB)
         if cap_mb != own_cap:  # torch's default is another one, and has its name
             others[buckets.tobytes()] = cap_mb, buckets
         if buckets[-1] == 0:
@@ -114,7 +116,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     computed = gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
     ideal = seen.step - passes * max(seen.took - computed, 0.0)
     otherwise = {what: ends(own, change, sent) for what, (change, sent) in _NETWORKS.items()}
-    smaller = _filled(seen.model, own_cap * MIB, FIRST_BUCKET)
+    smaller = filled(seen.model, own_cap * MIB, FIRST_BUCKET)
     if not np.array_equal(smaller, own):
         otherwise[f"a first bucket of 1 MiB (bucket_cap_mb_list = [1, {own_cap:g}])"] = ends(smaller, lambda each: each)
     alone = np.minimum(computed, base)
@@ -132,7 +134,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     )
 
 
-def _filled(model: Wrapped, cap_bytes: float, first_bytes: float | None = None) -> NDArray[np.intp]:
+def filled(model: Wrapped, cap_bytes: float, first_bytes: float | None = None) -> NDArray[np.intp]:
     """The bucket of each gradient, as they come. Torch fills them as they come, too; but one that looks for unused
     parameters fills them from the other end, and never again."""
     if not model.find_unused_parameters or model.static_graph:
@@ -146,9 +148,9 @@ def _own_buckets(seen: GradientPasses) -> NDArray[np.intp] | None:
     cap = seen.model.bucket_cap_mb
     firsts = [None, FIRST_BUCKET] if cap == DEFAULT_CAP_MB else [None]
     for first in firsts:
-        buckets = _filled(seen.model, cap * MIB, first)
-        filled = np.bincount(buckets, weights=seen.model.sizes[::-1]).astype(np.int64)
-        if np.array_equal(filled, seen.sizes):
+        buckets = filled(seen.model, cap * MIB, first)
+        sizes = np.bincount(buckets, weights=seen.model.sizes[::-1]).astype(np.int64)
+        if np.array_equal(sizes, seen.sizes):
             return buckets
     return None
 

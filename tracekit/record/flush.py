@@ -15,7 +15,7 @@ from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch, Wrapped
 from tracekit.run.writer import PartWriter
-from tracekit.settings.inside import ENDED_PLAN, FORKED_WITH_ONE, is_of_threads, never_taken
+from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, ENDED_PLAN, FORKED_WITH_ONE, is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
 
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
@@ -153,7 +153,8 @@ class Flusher:
         main = min(has_torch, key=lambda each: _precedence(*each), default=None)
         manifest.cpu.of_program = _cpus_of([status for _, status in has_torch], manifest.cpu.affinity)
         for spool, status in told:
-            who = f" in process {manifest.first_process + spool.process}"
+            process = manifest.first_process + spool.process
+            who = f" in process {process}"
             failure = spool.failure()
             if failure:
                 manifest.add_missing("everything" + who, f"the recorder could not start there: {failure}", lost=True)
@@ -166,7 +167,7 @@ class Flusher:
                 if what == FORKED_WITH_ONE and not is_beside:
                     what = ENDED_PLAN
                 if not is_of_threads(what):
-                    manifest.add_missing(what, why)
+                    manifest.add_missing(what, why, process=process if what == ENDED_BUCKET_EXPLORATION else None)
                 elif not _is_worker(status):  # one that loads has no plan, and what its parent has said
                     manifest.add_missing(what + who if is_beside else what, why)
             if status.get("dropped"):

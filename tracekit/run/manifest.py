@@ -14,11 +14,13 @@ MANIFEST_VERSION = 1
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Something that was not captured, and why; `lost` when it should have been, so that the run is not complete."""
+    """Something that was not captured, and why; `lost` when it should have been, so that the run is not complete.
+    `processes` are those that say so, where it holds for them alone."""
 
     what: str
     why: str
     lost: bool = False
+    processes: tuple[int, ...] = ()
 
 
 class CPU(msgspec.Struct):
@@ -97,7 +99,8 @@ class Loader(msgspec.Struct):
 
 class Wrapped(msgspec.Struct):
     """A model that DistributedDataParallel wraps. `bytes` of `parameters` have gradients; `names` and `sizes`, bytes,
-    of the first of them, in the model's order."""
+    of the first of them, in the model's order. Where the program gives a list, a cap for each bucket, `bucket_caps_mb`
+    is that, and `bucket_cap_mb` the largest of them."""
 
     bucket_cap_mb: float = 0.0
     gradient_as_bucket_view: bool = False
@@ -109,6 +112,18 @@ class Wrapped(msgspec.Struct):
     bytes: int = 0
     names: list[str] = []
     sizes: list[int] = []
+    bucket_caps_mb: list[float] = []
+    is_default_cap: bool | None = None  # torch's own, with a smaller first bucket; None where that was not told
+    buckets: dict[str, int] = {}  # how many there are with each cap that an exploration tries, by its name
+
+    @property
+    def caps_mb(self) -> list[float]:
+        return self.bucket_caps_mb or [self.bucket_cap_mb]
+
+    @property
+    def cap(self) -> float | str:
+        """The cap as a setting, MiB: a number, or a list of them in words."""
+        return ", ".join(f"{each:g}" for each in self.caps_mb) if len(self.caps_mb) > 1 else self.caps_mb[0]
 
 
 class Overhead(msgspec.Struct):
@@ -164,11 +179,14 @@ class Manifest(msgspec.Struct):
     profile: str = "auto"
     missing: list[Missing] = []
 
-    def add_missing(self, what: str, why: str, lost: bool = False) -> None:
-        """Note once that something was not captured."""
-        note = Missing(what, why, lost)
-        if note not in self.missing:
-            self.missing.append(note)
+    def add_missing(self, what: str, why: str, lost: bool = False, process: int | None = None) -> None:
+        """Note once that something was not captured, and by which processes, where it holds for them alone."""
+        for at, note in enumerate(self.missing):
+            if (note.what, note.why, note.lost) == (what, why, lost):
+                if process is not None and process not in note.processes:
+                    self.missing[at] = Missing(what, why, lost, (*note.processes, process))
+                return
+        self.missing.append(Missing(what, why, lost, () if process is None else (process,)))
 
     @property
     def may_use_gpu(self) -> bool:

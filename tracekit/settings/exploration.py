@@ -2,6 +2,7 @@
 
 import math
 import secrets
+import zlib
 from typing import Any
 
 from tracekit.errors import TracekitError
@@ -30,9 +31,11 @@ def fixed(count: int) -> dict[str, Any]:
     return {"name": f"threads.intra_op={count}", "settings": {"threads.intra_op": count}}
 
 
-def exploration(counts: list[int]) -> dict[str, Any]:
-    """What the explorer inside the program is told, to measure every layer at every count."""
-    return switchback([fixed(count) for count in counts]) | {"in_detail": True, "may_add": _MAY_ADD}
+def exploration(counts: list[int], job: str = "") -> dict[str, Any]:
+    """What the explorer inside the program is told, to measure every layer at every count. All supervisors of a job
+    tell theirs the same order: ranks must change together."""
+    found = switchback([fixed(count) for count in counts]) | {"in_detail": True, "may_add": _MAY_ADD}
+    return found | ({"seed": zlib.crc32(job.encode("utf-8", "replace"))} if job else {})
 
 
 def switchback(conditions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -46,9 +49,9 @@ def bucket_exploration() -> dict[str, Any]:
     return {"conditions": caps, "seed": secrets.randbits(32)}
 
 
-def bucket_condition(cap_mb: float) -> str:
-    """The name of a cap."""
-    return f"{BUCKET_CAP}={cap_mb:g}"
+def bucket_condition(*caps_mb: float) -> str:
+    """The name of a cap, or of a list of them, one for each bucket."""
+    return f"{BUCKET_CAP}={','.join(f'{each:g}' for each in caps_mb)}"
 
 
 def explores_buckets(explore: dict[str, Any] | None) -> bool:

@@ -67,7 +67,7 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), list(tried))
     has_hook = any(each.hook for each in run.manifest.ddp)
     apply = [str(folder / "settings.toml"), "--", *command]
-    own_cap = run.manifest.ddp[0].bucket_cap_mb if run.manifest.ddp else 0.0
+    own_cap = run.manifest.ddp[0].cap if run.manifest.ddp else 0.0
     ranks = world_of(ranks_of(run, report.steps.process))
 
     def save() -> Study:
@@ -97,18 +97,19 @@ def usual_caps(models: list[Wrapped]) -> dict[str, dict[str, Any]]:
     if not models:
         return {}
     own = models[0]
-    made = {own.bucket_cap_mb: max(own.bytes / MIB / own.bucket_cap_mb, 1.0)} if own.bucket_cap_mb > 0 else {}
+    is_one = own.bucket_cap_mb > 0 and len(own.caps_mb) == 1  # of a list none is known to make the same buckets
+    made = {own.bucket_cap_mb: max(own.bytes / MIB / own.bucket_cap_mb, 1.0)} if is_one else {}
     for cap_mb in _USUAL_CAPS_MB:
         count = max(own.bytes / MIB / cap_mb, 1.0)  # of buckets, about
         if cap_mb not in made and count not in made.values():
             made[cap_mb] = count
-    return {f"{cap_mb:g} MiB": {BUCKET_CAP: cap_mb} for cap_mb in made if cap_mb != own.bucket_cap_mb}
+    return {f"{cap_mb:g} MiB": {BUCKET_CAP: cap_mb} for cap_mb in made if [cap_mb] != own.caps_mb}
 
 
 def _conclude(
     comparisons: list[Comparison],
     tried: dict[str, dict[str, Any]],
-    own_cap: float,
+    own_cap: float | str,
     effect: Literal["identical", "numerics"],
     apply: list[str],
 ) -> Advice:
