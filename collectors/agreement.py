@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 
@@ -28,6 +29,13 @@ class Agreement:
         if chosen is not None:
             self._store.set(f"{self._key}/next", json.dumps(chosen))
         self._store.add(self._key, 1)
+
+    def withdraw(self) -> None:
+        """This rank does not stand by what it has offered."""
+        if self._key:
+            with suppress(Exception):  # as where the store is gone
+                self._store.add(self._key, -1)
+            self._key = ""
 
     def is_reached(self) -> bool:
         return bool(self._key and self._store.add(self._key, 0) == self._ranks)

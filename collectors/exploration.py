@@ -246,6 +246,9 @@ class Exploration:
             self._left = max(1, min(round((self._extra / self._may_add - elapsed) / step), _MOST_STEPS))
             return
         if not self._queue:
+            if self._agreement is not None and not self._agreement.is_reached():
+                self._stop("another rank has stopped", "ranks change their counts together, or not at all")
+                return
             self._round += 1
             if self._race is not None:
                 began = clock()
@@ -330,6 +333,8 @@ class Exploration:
     def _stop(self, what: str, why: str) -> None:
         self.off()
         self._counts.withdraw()
+        if self._agreement is not None:
+            self._agreement.withdraw()
         self._agent.note_missing(f"{ENDED_EXPLORATION}: {what}", why)
 
     def _programs_own(self, count: int) -> None:

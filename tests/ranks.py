@@ -111,7 +111,17 @@ def ranks_run(
                 tape.met(
                     early, early, left, sequence + 1, bucket=0, is_async=True, bytes=bucket_bytes[0], unsure_ns=unsure
                 )
-                tape.met(entered, entered, left, sequence + 2, bucket=1, is_async=True, bytes=bucket_bytes[1])
+                unsure = left - entered  # nor before the loop has waited for it
+                tape.met(
+                    entered,
+                    entered,
+                    left,
+                    sequence + 2,
+                    bucket=1,
+                    is_async=True,
+                    bytes=bucket_bytes[1],
+                    unsure_ns=unsure,
+                )
             tape.now = left
             tape.add("spans", start, left, kind="phase", name="backward", layer=0)
             start = tape.now

@@ -126,7 +126,9 @@ def buckets_figure(buckets: BucketSummary) -> go.Figure:
             },
             mode="lines+markers",
             marker={"color": ACCENT},
-            hovertext=[f"{each.cap_mb:g} MiB: {each.buckets} buckets, {each.expected_ms:.4g} ms" for each in ranked],
+            hovertext=[
+                f"{each.cap_mb:g} MiB: {each.buckets or '?'} buckets, {each.expected_ms:.4g} ms" for each in ranked
+            ],
             hovertemplate="%{hovertext}<extra></extra>",
         )
     )

@@ -84,7 +84,7 @@ def _meetings(run: Run, groups: Sequence[RankGroup]) -> list[go.Figure | None]:
 
 def _causes(report: Report) -> list[Component]:
     found = [finding for finding in report.findings if finding.id.startswith(CAUSES)]
-    return [dmc.Text(text.one_line(finding.title, 300), size="sm") for finding in found]
+    return [dmc.Text(text.one_line(finding.title, 500), size="sm") for finding in found]
 
 
 def _in_words(group: RankGroup) -> str:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, plain, record
+from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, plain, record, run
 
 from tracekit.analysis.steps import find_steps
 from tracekit.run.reader import open_run
@@ -34,6 +34,15 @@ def test_exit_code_is_the_programs(script: str, code: int, tmp_path: Path) -> No
 
     assert recorded.code == code
     assert recorded.run.manifest.exit_code == code
+
+
+def test_signals_that_its_parent_has_blocked_stay_blocked(tmp_path: Path) -> None:
+    """GIVEN a launcher that blocks signals for what it starts THEN the program has them blocked, and no others."""
+    told = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
+    words = [*TRACEKIT, "record", "-q", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", told]
+    blocks = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN, signal.SIGALRM])"
+    done = run(sys.executable, "-c", f"{blocks}; os.execvp(sys.argv[1], sys.argv[1:])", *words, environment=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (0, f"[{int(signal.SIGALRM)}, {int(signal.SIGRTMIN)}]\n"), done.stderr
 
 
 def test_program_that_ends_before_the_recorder_is_ready_is_looked_at(tmp_path: Path) -> None:

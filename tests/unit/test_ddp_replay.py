@@ -207,7 +207,7 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
         "half the latency": replay_pass(whole, own, replace(network, alpha=alpha / 2)).end,
         "twice the latency": replay_pass(whole, own, replace(network, alpha=2 * alpha)).end,
         "half the bytes, as of bfloat16": replay_pass(replace(whole, sizes=whole.sizes // 2), own, network).end,
-        "4 batches added up before they are sent": (3 * whole.compute + seen.end) / 4,
+        "4 batches added up before they are sent, each": (3 * whole.compute + seen.end) / 4,
     }
     told = {each.what: each for each in found.what_if}
     for what, end in otherwise.items():

@@ -90,8 +90,7 @@ def test_ranks_that_count_unlike_are_told_nothing(from_then: int, tmp_path: Path
             yield replace(of_process, ways=[replace(ways[1], sequence=unlike)]) if is_late else of_process
 
     report = analyze(run, each=each)
-    assert report.ranks == [] and not report.complete and missing[0] in report.missing
-    assert analyze(run).complete and analyze(run).ranks
+    assert report.ranks == [] and missing[0] in report.missing and analyze(run).ranks
 
 
 def test_turns_are_told_by_the_steps_whatever_else_is_communicated(tmp_path: Path) -> None:
@@ -143,7 +142,8 @@ def test_ranks_that_are_late_in_another_order_are_all_named(
 ) -> None:
     """GIVEN ranks that are late for some steps in succession, or now one and now another."""
     late = delay("forward", 0.1 * STEP_MS, lambda step: whose(step) % ranks)
-    run = ranks_run(tmp_path / "run", ranks, longer=both(late, noise(0.003)), computes=computes)
+    kept = noise(0.0001)  # where hosts do not tell of that, being kept from a CPU is taken for blocked
+    run = ranks_run(tmp_path / "run", ranks, longer=both(late, noise(0.003)), kept=kept, computes=computes)
     report = analyze(run)
     found = [(each.rank, each.phase, each.persistence) for each in report.ranks[0].delays]
     assert sorted(found) == [(rank, "forward", persistence) for rank in range(ranks)]
@@ -165,6 +165,22 @@ def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
     told = [each for each in report.findings if each.id.startswith("delay.")]
     assert [each.id for each in told] == [f"delay.{is_named}"] * bool(is_named)
     assert all(("another recording" in each.title) == (is_named == "undecided") for each in told)
+
+
+def test_a_phase_that_is_longer_in_few_steps_is_the_rank_s_doing(tmp_path: Path) -> None:
+    """GIVEN a rank that computes for another 30 % of a step in every tenth one, as to validate THEN it is certain."""
+    late = delay("forward", 0.3 * STEP_MS, lambda step: 0 if step % 10 == 9 else -1)
+    run = ranks_run(tmp_path / "run", 2, longer=both(late, noise(0.003)), computes=True)
+    (named,) = find_delays(meetings_of(run), STEP_NS).delays
+    assert (named.rank, named.phase, named.undecided) == (0, "forward", False)
+
+
+def test_who_is_slower_for_a_while_is_undecided_or_nobody(tmp_path: Path) -> None:
+    """GIVEN a rank that computes 3 % of a step longer in the first half of a run, and the other one in the second."""
+    for seed in range(3):
+        late = delay("backward", 0.03 * STEP_MS, lambda step: step // 100)
+        run = ranks_run(tmp_path / str(seed), 2, longer=both(late, noise(0.01, seed)), computes=True)
+        assert all(each.undecided for each in find_delays(meetings_of(run), STEP_NS).delays)
 
 
 def test_what_is_undecided_is_told_behind_what_is_certain(tmp_path: Path) -> None:
@@ -513,11 +529,11 @@ def test_the_largest_of_many_turns_is_not_believed() -> None:
 
 
 def test_stretches_are_not_told_by_the_steps_that_choose_them() -> None:
-    """GIVEN noise alone, and steps of which some are not known."""
+    """GIVEN noise alone, and steps of which some are not known THEN hardly ever a rank seems late in stretches."""
     random = np.random.default_rng(0)
     steps = np.sort(random.choice(400, 300, replace=False))
     told = np.array([in_stretches(random.standard_normal(len(steps)), steps, 4).longer[1] for _ in range(300)])
-    assert abs(told.mean()) < 3 * told.std() / np.sqrt(len(told))
+    assert (told > 0).mean() <= 0.05
 
 
 def test_ranks_that_are_started_again_together_are_of_one_attempt() -> None:
@@ -549,7 +565,7 @@ def test_where_nobody_is_late_that_is_said(tmp_path: Path, late_ms: float) -> No
     late = delay("forward", late_ms, lambda step: 1)
     run = ranks_run(tmp_path / "run", 2, longer=both(noise(0.002), late))
     told = " ".join(text_report(analyze(run)).split())
-    assert ("No rank of group world kept the others waiting in the usual step" in told) == (not late_ms)
+    assert ("No rank of group world kept the others waiting by much in the usual step" in told) == (not late_ms)
     assert ("rank 1's forward" in told) == bool(late_ms)
 
 

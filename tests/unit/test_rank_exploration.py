@@ -48,3 +48,21 @@ def test_ranks_that_would_not_change_together_do_not_explore(
             each._step_ended()
     assert bool(begun) == agree and first._is_off != agree
     assert any("would not change together" in what for what in first._agent.missing) != agree
+
+
+def test_where_one_rank_stops_the_others_do_in_their_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN ranks that explore together, or would have WHEN one stops THEN no other goes on alone."""
+    store = HashStore()
+    monkeypatch.setattr(explorer, "of_all_ranks", lambda what: Agreement(store, what, 2))
+    first, second = (rank(exploration([1, 2], "job"), 2) for _ in range(2))
+    for name, act in (("_probe", lambda self, torch: None), ("_write", lambda *what: None)):
+        monkeypatch.setattr(Exploration, name, act)
+    goes_on = Exploration._next
+    monkeypatch.setattr(Exploration, "_next", lambda self: None)
+    for each in (first, second, first):
+        for _ in range(6):
+            each._step_ended()
+    assert not first._is_off
+    second._stop("it compiles", "planted")
+    goes_on(first)
+    assert first._is_off and any("another rank has stopped" in what for what in first._agent.missing)

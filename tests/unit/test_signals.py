@@ -88,15 +88,20 @@ def test_machine_without_the_witness_program(monkeypatch: pytest.MonkeyPatch) ->
 def test_ignored_signals_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """`nohup tracekit record …`: what the shell made the program ignore is not passed on to it."""
     blocked: list[set[int]] = []
-    monkeypatch.setattr(signal, "pthread_sigmask", lambda how, numbers: blocked.append(set(numbers)))
+
+    def mask(how: int, numbers: set[int]) -> set[int]:
+        blocked.append(set(numbers))
+        return {signal.SIGALRM, signal.SIGCHLD}  # so it was started
+
+    monkeypatch.setattr(signal, "pthread_sigmask", mask)
     monkeypatch.setattr(
         signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL
     )
 
     heard = signals.block()
 
-    assert heard == (signals.FORWARDED | {signal.SIGCHLD}) - {signal.SIGHUP}
-    assert blocked == [heard]
+    assert heard == (signals.FORWARDED | {signal.SIGCHLD}) - {signal.SIGHUP, signal.SIGALRM}
+    assert blocked == [set(), heard]
 
 
 def test_what_would_end_us_goes_to_the_program() -> None:

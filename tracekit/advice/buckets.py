@@ -7,7 +7,7 @@ from tracekit.advice.unused_parameters import found_unused, needless_look
 from tracekit.analysis.explored_caps import ExploredCaps, explored_caps
 from tracekit.analysis.gradient_passes import gradient_passes
 from tracekit.analysis.people import ranks_of, world_of
-from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting
+from tracekit.analysis.report_schema import Advice, BucketForecast, BucketSummary, Gain, Report, Setting, WhatIf
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import numbers, shell_line
 from tracekit.models.buckets import bucket_forecasts, filled
@@ -103,7 +103,8 @@ def _awaited_ms(report: Report) -> float:
 def _behind(found: BucketSummary, awaited_ms: float) -> BucketSummary:
     """The same where batches are waited for as well: they may come no sooner, whatever the gradients take."""
     own_ms = found.forecasts[0].expected_ms
-    for each in found.forecasts[1:]:
+    others: list[BucketForecast | WhatIf] = [*found.forecasts[1:], *found.what_if]
+    for each in others:
         each.high_ms = min(each.high_ms + awaited_ms, max(each.high_ms, own_ms))
     return found
 

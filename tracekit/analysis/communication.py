@@ -3,7 +3,7 @@ beside it.
 
 A rank that comes to a collective, or has a bucket of gradients ready, waits for the last one to do so: by what each
 comes earlier than that one. What then goes by until it is done is transfer. Nobody looks all the time whether it is
-done: it may have been for as long as the record is unsure.
+done: it may have been for as long as the record is unsure; but for what the loop waits in.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.clocks import Clock
-from tracekit.analysis.intervals import intersect, union
+from tracekit.analysis.intervals import Intervals, intersect, union
 from tracekit.analysis.loop import WAITED_FOR
 from tracekit.analysis.meetings import OF_ALL, Meetings, Times, chosen
 from tracekit.analysis.people import Person
@@ -26,8 +26,12 @@ _TOGETHER = f"""
     FROM collectives
     WHERE op IN {OF_ALL} AND sequence >= 0 AND coalesce(unsure_ns, 0) >= 0 ORDER BY 1, 2, 3, 4
 """
-_WAITED = f"SELECT start_ns, start_ns + duration_ns AS end_ns FROM ({WAITED_FOR}) WHERE coalesce(unsure_ns, 0) >= 0"
-# All ranks together look at so many of a group's collectives and buckets, of 24 bytes each; of one kind of a rank no
+_WAITED = f"""
+    SELECT thread, "group", sequence, start_ns, start_ns + duration_ns AS end_ns FROM ({WAITED_FOR})
+    WHERE coalesce(unsure_ns, 0) >= 0
+"""
+_CHANGES = "SELECT thread, start_ns, phase FROM changes ORDER BY start_ns"
+# All ranks together look at so many of a group's collectives and buckets, of 32 bytes each; of one kind of a rank no
 # fewer than the last.
 _MOST, _LEAST = 4_000_000, 100
 _KINDS = 200  # that the report has of a group, those that took longest
@@ -66,6 +70,11 @@ class Kind:
     done: Times
     unsure: Times
 
+    @property
+    def of_size(self) -> float:
+        """What tells buckets of the same number apart."""
+        return self.size if self.bucket >= 0 else -1.0
+
 
 @dataclass(frozen=True)
 class Communication:
@@ -84,18 +93,42 @@ def communication_of(run: Run, who: Person) -> list[Communication]:
     rows = run.sql(_TOGETHER) if who.rank >= 0 else pd.DataFrame()
     if rows.empty:
         return []
-    waits = run.sql(_WAITED).to_numpy(np.int64)
-    waited = union(waits[:, 0], waits[:, 1])
+    loop, followed = _followed(run)
+    waits = run.sql(_WAITED)
+    waits = waits[waits["thread"] == loop] if loop is not None else waits
+    awaited = pd.MultiIndex.from_frame(rows[["group", "sequence"]]).isin(
+        pd.MultiIndex.from_frame(waits[["group", "sequence"]])
+    )
+    rows.loc[awaited, "unsure_ns"] = 0
+    waited = union(*(waits[name].to_numpy(np.int64) for name in ("start_ns", "end_ns")))
     found = []
     for group, own in rows.groupby("group", observed=True):
         ready, done, unsure = (own[name].to_numpy(np.int64) for name in ("ready_ns", "done_ns", "unsure_ns"))
-        least, most = union(ready, done - unsure), union(ready, done)
-        of_kind = list(own.groupby(["op", "bucket"], observed=True))
+        least, most = (_within(union(ready, ends), followed) for ends in (done - unsure, done))
+        # The buckets of several models, and those of torch's first pass, have the same numbers.
+        size = own["bytes"].where(own["bucket"] >= 0, -1)
+        of_kind = list(own.groupby(["op", "bucket", size], observed=True))
         count = max(_MOST // max(who.world, 1) // len(of_kind), _LEAST)
-        kinds = [_kind(str(op), int(bucket), mine, count) for (op, bucket), mine in of_kind]
+        kinds = [_kind(str(op), int(bucket), mine, count) for (op, bucket, _), mine in of_kind]
         beside = intersect(least, waited).total, intersect(most, waited).total
         found.append(Communication(who, str(group), kinds, (least.total, most.total), beside))
     return found
+
+
+def _followed(run: Run) -> tuple[int | None, Intervals | None]:
+    """The thread of the loop, and when its steps were followed: in others it waits without a record. None where nothing
+    is known of its phases."""
+    changes = run.sql(_CHANGES)
+    if changes.empty:
+        return None, None
+    loop = int(changes["thread"].mode().iloc[0])
+    changes = changes[changes["thread"] == loop]
+    times, is_followed = changes["start_ns"].to_numpy(np.int64), (changes["phase"] != "").to_numpy()[:-1]
+    return loop, union(times[:-1][is_followed], times[1:][is_followed])
+
+
+def _within(times: Intervals, followed: Intervals | None) -> Intervals:
+    return times if followed is None else intersect(times, followed)
 
 
 def _kind(op: str, bucket: int, rows: pd.DataFrame, most: int) -> Kind:
@@ -118,13 +151,13 @@ def overlap(members: Sequence[Communication]) -> tuple[float, float] | None:
 
 
 def parts(members: Sequence[Communication], clocks: Sequence[Clock]) -> list[CommunicationPart]:
-    """What each kind took the ranks of a group on average, those first that took longest in all; of what all of them
-    have seen. Of their hosts' `clocks` all but the first are corrected."""
+    """What each kind took the ranks of a group on average, those first that took longest in all, at least; of what all
+    of them have seen. Of their hosts' `clocks` all but the first are corrected."""
     ahead = {clock.host: clock for clock in clocks}
-    kinds = [{(kind.op, kind.bucket): kind for kind in each.kinds} for each in members]
+    kinds = [{(kind.op, kind.bucket, kind.of_size): kind for kind in each.kinds} for each in members]
     found = []
-    for op, bucket in kinds[0] if kinds else ():
-        of_all = [each.get((op, bucket)) for each in kinds]
+    for op, bucket, of_size in kinds[0] if kinds else ():
+        of_all = [each.get((op, bucket, of_size)) for each in kinds]
         if any(kind is None for kind in of_all):
             continue
         seen = [kind for kind in of_all if kind is not None]
@@ -152,9 +185,10 @@ def parts(members: Sequence[Communication], clocks: Sequence[Clock]) -> list[Com
                 unsure_ms=float(np.minimum(unsure, np.maximum(done - last, 0)).mean()) / 1e6,
             )
         )
-    return sorted(found, key=lambda part: -part.times * (part.wait_ms + part.transfer_ms))[:_KINDS]
+    return sorted(found, key=lambda part: -part.times * (part.wait_ms + part.transfer_ms - part.unsure_ms))[:_KINDS]
 
 
 def of_group(everybody: Sequence[Communication], meetings: Meetings) -> list[Communication]:
-    """Those of the ranks that met there."""
-    return [each for each in everybody if each.group == meetings.group and each.who.process in meetings.processes]
+    """Those of the ranks that met there; [] where not all of them have any."""
+    found = [each for each in everybody if each.group == meetings.group and each.who.process in meetings.processes]
+    return found if len(found) == len(meetings.processes) else []

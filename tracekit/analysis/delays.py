@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
-from tracekit.analysis.recurring import Recurring, at_random, in_stretches, in_turns
+from tracekit.analysis.meetings import GARBAGE, PHASES, Floats, Meetings, Times
+from tracekit.analysis.recurring import STRETCHES, Recurring, at_random, in_stretches, in_turns
 from tracekit.analysis.resampling import interval
 from tracekit.analysis.slower_ranks import Throughout, throughout
 
@@ -30,7 +30,7 @@ NOTABLE = {"blocked": 0.01, "computing": 0.015, "throughout": 0.05, "kept": 0.05
 # As long as the process lives it may compute longer, by up to this share of a step, for where its memory lies: a
 # backward pass of four linear layers, alone on a CPU (AMD EPYC, Zen 1), took the same 17 % longer in all steps of 1
 # start in 12, and of two ranks without a delay one was slower by 3.0 to 4.5 % of a step (lower bound) in 5 of 26 runs.
-# Of a rank that is so in all steps, and not now and then, it is undecided whether that is its doing.
+# Of a rank that is so in the usual step, or for a while, it is undecided whether that is its doing.
 _BY_ITS_START = 0.045
 # A step may be so much shorter than the usual one, and has as many meetings.
 _SLACK = 0.1
@@ -89,7 +89,7 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
     delays = [] if not explained else [
         Delay(
             meetings.ranks[each.rank], _REASONS[each.reason], each.by, cost / explained, cost / 1e9, each.share,
-            each.persistence, each.by == "computing" and each.persistence == ALWAYS and each.may_be_its_start,
+            each.persistence, each.undecided,
         )
         for each in longer
         if (cost := float(costs[each.rank, each.reason])) > max(_WAITED_FOR * each.share[1] * each.steps * step_ns, 0)
@@ -107,33 +107,37 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
 @dataclass(frozen=True)
 class _Longer:
     """By how much longer a rank took for a reason (their places) than the others, as a share of a step: in all steps,
-    and in those that recur (noise and CPUs know of none). A phase is named where that is
-    more than what it has in common with the others, `beyond`, as CPUs slow phases unlike; what is `common` to all of
-    them is told with what is longer throughout."""
+    in the `usual` one, and in those that recur (noise and CPUs know of none). A phase is named where that is more than
+    what it has in common with the others, `beyond`, as CPUs slow phases unlike; what is `common` to all of them is told
+    with what is longer throughout."""
 
     by: str
     rank: int
     reason: int
     share: tuple[float, float, float]
     recurring: Sequence[Recurring] = ()
+    usual: float = 0.0
     persistence: str = ALWAYS
+    undecided: bool = False
     beyond: float = 0.0
     common: Throughout | None = None
     factor: float = 1.0
     steps: int = 0  # that this is known of
 
-    @property
-    def may_be_its_start(self) -> bool:
-        """Of what a step takes without it."""
-        return self.share[0] <= _BY_ITS_START * (1 - self.share[0])
-
     def notable(self) -> "_Longer | None":
         """As it is to be named, if it is."""
         least = max(NOTABLE[self.by], self.beyond)
-        if self.share[0] > least:
-            return self
-        found = [each for each in self.recurring if each.longer[0] > least]
-        return replace(self, share=found[0].overall, persistence=found[0].how) if found else None
+        if self.share[0] > least:  # by the usual step, or by a few long ones
+            return replace(self, undecided=self.usual > self.share[1] / 2 and self._may_be_its_start(self.share[0]))
+        found = next((each for each in self.recurring if each.longer[0] > least), None)
+        if found is None:
+            return None
+        unsure = found.how == STRETCHES and self._may_be_its_start(found.longer[0])
+        return replace(self, share=found.overall, persistence=found.how, undecided=unsure)
+
+    def _may_be_its_start(self, share: float) -> bool:
+        """A share of the steps that it makes longer, of what they take without it."""
+        return self.by == "computing" and _REASONS[self.reason] != GARBAGE and share <= _BY_ITS_START * (1 - share)
 
 
 def _costs(blame: "_Blame", ranks: int, named: list[_Longer]) -> Floats:
@@ -163,7 +167,7 @@ def _longer(meetings: Meetings, step_ns: float, ends: Times | None) -> tuple[lis
             unnamed.append(each)
             continue
         before = found.get((named.rank, named.reason))
-        if before is None or before.share[1] < named.share[1]:
+        if before is None or (before.undecided, -before.share[1]) > (named.undecided, -named.share[1]):
             found[named.rank, named.reason] = named
     at_work = {each.rank for each in found.values() if each.by == "computing"}
     for each in unnamed:
@@ -196,7 +200,7 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
         "kept": lambda rank: meetings.kept[rank][:, None],
     }
     if not all(np.nansum(kept) > 0 for kept in meetings.kept):
-        del kinds["kept"]  # not even for an instant: where some host does not tell
+        del kinds["kept"]  # not even for an instant: where some host does not tell; then that is blocked, by chance
     for by, times in kinds.items():
         whole = np.asarray(sum(_by_step(times(rank), place) for rank in range(ranks)))
         known = np.flatnonzero(~np.isnan(whole).any(axis=1))
@@ -218,9 +222,12 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
             for reason, series in enumerate((own - factor * others).T):
                 beyond = (factor - 1) * float(others[:, reason].mean())
                 recurring = [in_turns(series, steps[known], ranks), in_stretches(series, steps[known], ranks)]
-                if by == "blocked":
+                if by == "blocked" and "kept" in kinds:
                     recurring.append(at_random(series, NOTABLE[by], ranks))
-                yield _Longer(by, rank, reason, interval(series, ranks), recurring, beyond=beyond, steps=len(known))
+                usual = float(np.median(series))
+                yield _Longer(
+                    by, rank, reason, interval(series, ranks), recurring, usual, beyond=beyond, steps=len(known)
+                )
 
 
 def causes(meetings: Meetings) -> list[str]:

@@ -26,8 +26,8 @@ _OFTEN = {
     "random": "now and then",
 }
 _UNDECIDED = (
-    "; undecided: where the memory of a process lies may do as much, and is another place at each start:"
-    " whether it is this rank again tells another recording"
+    "; undecided: a process may compute so much longer for where its memory lies, another place at each start, or for a"
+    " while: whether it is this rank again tells another recording"
 )
 
 
@@ -171,9 +171,10 @@ def _communication(report: Report) -> list[Finding]:
     for group in report.ranks:
         if group.communication:
             first = group.communication[0]
+            where, less = _of_attempt(group.attempt), f", or {first.unsure_ms:.3g} less" * (first.unsure_ms > 0)
             title = (
-                f"{first.name} takes group {group.group} the longest: each time a rank waits {first.wait_ms:.3g} ms for"
-                f" the last one, and {first.transfer_ms:.3g} ms at most for the transfer"
+                f"{first.name} takes group {group.group}{where} the longest: each time a rank waits"
+                f" {first.wait_ms:.3g} ms for the last one, and for the transfer {first.transfer_ms:.3g} ms{less}"
             )
             kinds = msgspec.to_builtins(group.communication[:_TOP])
             evidence = {"group": group.group, "attempt": group.attempt, "overlap": group.overlap, "kinds": kinds}

@@ -264,7 +264,7 @@ def _costs(
         rested=handed.rested,
         is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
         device=device_s if not device_s or _asked_in(profiled, asked) else math.nan,
-        cores=(run.manifest.cpu.physical_cores or math.inf) / ranks,
+        cores=(run.manifest.cpu.cores or math.inf) / ranks,
     )
 
 

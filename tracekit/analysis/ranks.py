@@ -36,7 +36,7 @@ def rank_groups(
                 "ranks were seen to leave what they do together before others had come to it: something that all of"
                 " them did was not seen on each, or a communication hook does not wait for all of them"
             )
-            missing.append(Missing(NOT_TOLD + each.group, why, lost=True))
+            missing.append(Missing(NOT_TOLD + each.group, why))
         elif each.entered.shape[1] > 1:
             groups.append(_group(each, usual, ends, of_group(communication, each)))
     return groups, missing
@@ -62,8 +62,8 @@ def why_nobody(group: RankGroup) -> str:
     if not group.is_told:
         return f"Too few steps of {name} were followed on all ranks to name anybody"
     return (
-        f"No rank of {name} kept the others waiting in the usual step: of the time they waited {group.waited:.1%}, now"
-        " for one and now for another"
+        f"No rank of {name} kept the others waiting by much in the usual step, in turns or in stretches: of the time"
+        f" they waited {group.waited:.1%} for the last one"
     )
 
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from tracekit.analysis.meetings import Floats
 from tracekit.analysis.resampling import interval
 
-# Of fewer steps of a turn, or in stretches, nothing is told.
-_FEWEST = 16
+STRETCHES = "stretches"
+# Of fewer steps of a turn, or fewer steps or stretches, nothing is told: a machine changes now and then, too.
+_FEWEST, _FEWEST_STRETCHES = 16, 3
 _NEVER = (0.0, 0.0, 0.0)
 _ROUNDS = 20  # the middle between two means stands still much sooner
 
@@ -49,8 +50,8 @@ def in_turns(series: Floats, steps: NDArray[np.int64], ranks: int) -> Recurring:
 
 
 def in_stretches(series: Floats, steps: NDArray[np.int64], ranks: int) -> Recurring:
-    """The steps whose neighbours are among the longer ones, if a rank is late for some steps in succession: they choose
-    a step, and it tells."""
+    """The steps whose neighbours are among the longer ones, if a rank is late for some steps in succession, and not in
+    the others: they choose a step, and it tells."""
     follows = np.diff(steps) == 1
     before, behind = np.append(False, follows), np.append(follows, False)
     around = np.zeros(len(series))
@@ -59,9 +60,11 @@ def in_stretches(series: Floats, steps: NDArray[np.int64], ranks: int) -> Recurr
     neighbours = before.astype(np.int64) + behind
     around = np.divide(around, neighbours, out=np.zeros_like(around), where=neighbours > 0)
     chosen = (neighbours > 0) & (around > _middle(around[neighbours > 0]))
-    if np.count_nonzero(chosen) < _FEWEST:
-        return Recurring(how="stretches")
-    return Recurring(interval(series[chosen], ranks), float(chosen.mean()), "stretches")
+    stretches = np.count_nonzero(np.diff(chosen, prepend=False) & chosen)
+    if np.count_nonzero(chosen) < _FEWEST or stretches < _FEWEST_STRETCHES:
+        return Recurring(how=STRETCHES)
+    longer, others = interval(series[chosen], ranks), interval(series[~chosen], ranks)
+    return Recurring(longer if longer[0] > others[2] else _NEVER, float(chosen.mean()), STRETCHES)
 
 
 def at_random(series: Floats, least: float, ranks: int) -> Recurring:

@@ -63,7 +63,7 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     report = Report(
         schema=REPORT_VERSION,
         run=run.name,
-        complete=run.complete and not any(note.lost for note in missing),
+        complete=run.complete,
         missing=missing,
         steps=_summary(here, steps, [account.summary for account in in_order if account.summary]),
         findings=[],

@@ -74,7 +74,7 @@ def communication(report: Report) -> Lines:
     lines = ["COMMUNICATION  of a rank on average, each time: until the last one had come, and from then on"]
     lines += [
         *table(["what", "group", "times", "MB", "waits ms", "transfer ms", "or less by"], rows[:ROWS]),
-        *more(len(rows)),
+        *more(sum(len(group.communication) for group in report.ranks)),
     ]
     beside = [
         f"of the time for which group {shortened(group.group, 20)} has something under way, its ranks go on beside it"
@@ -96,7 +96,7 @@ def buckets(report: Report) -> Lines:
         return []
     rows = [
         (
-            f"{each.cap_mb:g}" if number else f"{numbers(found.caps_mb or [found.cap_mb])} (now)",
+            f"{each.cap_mb:g}" if number else f"{shortened(numbers(found.caps_mb or [found.cap_mb]), 40)} (now)",
             str(each.buckets or "?"),
             f"{each.expected_ms:.4g}",
             f"{each.low_ms:.4g} to {each.high_ms:.4g}" if each.low_ms < each.high_ms else "measured",

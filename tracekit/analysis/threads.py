@@ -185,7 +185,7 @@ def _crowding(increases: Increases, manifest: Manifest, loops: Sequence[Loop], w
         cpus=cpus,
         affinity=affinity,
         quota=cpu.quota,
-        physical_cores=cpu.physical_cores or None,
+        physical_cores=cpu.cores or None,
         processes=len(loops),
         intra_op=intra_op,
         worker_cpus=round(worker_cpus, 3),

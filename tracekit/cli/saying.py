@@ -15,6 +15,8 @@ def say(line: str) -> None:
         return
     try:
         print(f"tracekit: {visible(line)}", file=sys.stderr, flush=True)
+    except BlockingIOError:
+        pass  # for the moment
     except OSError:
         _lead_nowhere(sys.stderr)
 

@@ -117,11 +117,11 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     ideal = seen.step - passes * max(seen.took - computed, 0.0)
     otherwise = {what: ends(own, change, sent) for what, (change, sent) in _NETWORKS.items()}
     smaller = filled(seen.model, own_cap * MIB, FIRST_BUCKET)
-    if not np.array_equal(smaller, own):
+    if own_cap > 1 and not np.array_equal(smaller, own):
         otherwise[f"a first bucket of 1 MiB (bucket_cap_mb_list = [1, {own_cap:g}])"] = ends(smaller, lambda each: each)
     alone = np.minimum(computed, base)
     for batches in _ADDED_UP:
-        otherwise[f"{batches} batches added up before they are sent"] = ((batches - 1) * alone + base) / batches
+        otherwise[f"{batches} batches added up before they are sent, each"] = ((batches - 1) * alone + base) / batches
     return BucketSummary(
         cap_mb=own_cap,
         ranks=seen.world,

@@ -1,5 +1,6 @@
 """The end of a recording, in order or by salvage: last flush, compaction, manifest, spool folder removed."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -19,6 +20,7 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
     compacted = subprocess.run(
         [*words_to_run("tracekit.record.compact"), str(run), manifest.host, str(spools.folder)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        cwd=os.path.abspath(run),  # the program may have removed ours, where DuckDB would abort
     )  # fmt: skip
     if compacted.returncode:
         last = compacted.stderr.decode(errors="replace").strip().splitlines()[-1:]

@@ -95,10 +95,12 @@ class Witness:
 
 
 def block() -> set[int]:
-    """Block the signals that `wait_for` takes up; call before any thread starts. Returns those not ignored."""
+    """Block the signals that `wait_for` takes up; call before any thread starts. Returns those that were not ignored,
+    nor blocked: the program inherits these as they are."""
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # then nobody could be told how the program ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    heard: set[int] = {number for number in _WATCHED if signal.getsignal(number) != signal.SIG_IGN}
+    given = signal.pthread_sigmask(signal.SIG_BLOCK, []) - {signal.SIGCHLD}
+    heard: set[int] = {number for number in _WATCHED - given if signal.getsignal(number) != signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     return heard
 

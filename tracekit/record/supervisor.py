@@ -92,8 +92,8 @@ def _record(options: Options) -> Outcome:
             raise
         collectors = _load_collectors(options.collectors, manifest)
         write_session(spool, manifest.run, options, collectors)
-        manifest.save(manifest.path_in(run))
         alive = hold(spool)
+        manifest.save(manifest.path_in(run))
     except (OSError, UnicodeEncodeError) as error:
         if spool is not None:
             shutil.rmtree(spool, ignore_errors=True)

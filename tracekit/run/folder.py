@@ -230,15 +230,16 @@ def _remove_run(path: Path) -> None:
         return
     try:  # it may be what another has put there meanwhile; from now on nobody replaces it but us
         _refuse_to_replace(path)
-    except RunError:
+    except BaseException:
         _remove_empty(mark)
         raise
     aside = path.with_name(f"{_ASIDE}{secrets.token_hex(8)}")
     try:
         os.rename(path, aside)
     except OSError:  # not every file system can, as overlayfs and buckets
-        aside = path
-    shutil.rmtree(aside)
+        shutil.rmtree(path)
+    else:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _refuse_to_replace(path: Path) -> None:
@@ -277,7 +278,7 @@ def is_being_recorded(path: Path) -> bool:
 
 def hold(spool: Path) -> IO[bytes]:
     """Let all who see the spool folder know that its recording lives, until the file is closed. Raises OSError."""
-    file = (spool / SESSION_FILE).open("rb")
+    file = (spool / SESSION_FILE).open("r+b")  # NFS locks for one alone what is open to be written
     with suppress(OSError):  # where there are no locks nobody can ask for it either
         fcntl.flock(file, fcntl.LOCK_EX)
     return file

@@ -42,6 +42,11 @@ class CPU(msgspec.Struct):
         return len(self.of_program) or len(self.affinity) or self.logical or 1
 
     @property
+    def cores(self) -> int:
+        """The physical cores among them, at most; 0 where the kernel does not tell."""
+        return min(self.physical_cores, self.allowed)
+
+    @property
     def usable(self) -> float:
         """How many of them it may keep busy."""
         return float(self.allowed) if self.quota is None else min(float(self.allowed), self.quota)

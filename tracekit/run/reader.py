@@ -3,6 +3,7 @@
 import os
 import secrets
 import tempfile
+import time
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from tracekit.run.schema import TABLES, plain
 
 Parts = dict[str, dict[str, int]]  # by table, the names of its files and their sizes
 
+_LOOKS = 500  # for files that go while they are looked for
 # What DuckDB makes of Ctrl-C in the midst of a query.
 _INTERRUPTED = "Query interrupted"
 
@@ -98,7 +100,7 @@ class Run:
             for manifest in self.manifests
             if manifest.ended_ns is None
         ]
-        return list(dict.fromkeys([*notes, *self._unreadable.values()]))
+        return _merged([*notes, *self._unreadable.values()])
 
     def lacks_rows(self, process: int, *tables: str) -> bool:
         """Whether rows of these tables that may be of this process cannot be read."""
@@ -180,10 +182,12 @@ class Run:
     def _found(self, folder: Path) -> dict[str, int]:
         """The parts of a table that can be read, and their sizes; looked for anew where one goes meanwhile, as its host
         merges it with others at its end."""
-        while True:
+        for _ in range(_LOOKS):
             parts = [part for part in live_parts(folder) if self._host in (None, host_of(part))]
             with suppress(FileNotFoundError):
                 return {part.name: part.stat().st_size for part in parts if self._readable(part)}
+            time.sleep(0.01)
+        raise RunError(f"{folder}: its files are listed and cannot be found; look again when nothing is recorded there")
 
     def _parts_on(self, host: str | None) -> Parts:
         return {
@@ -214,6 +218,18 @@ class Run:
             self._unreadable[part] = Missing(f"the rows of {part.relative_to(self.path)}", why, lost=True)
             return False
         return True
+
+
+def _merged(notes: list[Missing]) -> list[Missing]:
+    """The same note of several hosts once, for the processes of all."""
+    found: dict[tuple[str, str, bool], Missing] = {}
+    for note in notes:
+        key = note.what, note.why, note.lost
+        before = found.setdefault(key, note)
+        if before is not note and before.processes != note.processes:
+            both = (*before.processes, *note.processes) if before.processes and note.processes else ()
+            found[key] = Missing(*key, tuple(dict.fromkeys(both)))
+    return list(found.values())
 
 
 def open_run(path: Path | str) -> Run:
