@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.parallel import distributed
 
+from tracekit.collectors import bucket_exploration as explored
 from tracekit.collectors.bucket_exploration import BucketExploration
 from tracekit.collectors.ddp_configuration import configuration_of
 from tracekit.collectors.patching import Patches
@@ -69,6 +70,7 @@ def explorer() -> Any:
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Model]:
     """A rank at the end of a block, the next to come."""
+    monkeypatch.setattr(explored, "compiles", lambda: False)  # another test may have
     model, found = Model(), explorer()
     found._model, found._count = lambda: model, lambda: found.collectives
     found._conditions, found._queue = [("own", 0), ("other", 1)], [1, 0]

@@ -53,6 +53,7 @@ def test_ranks_that_would_not_change_together_do_not_explore(
 def test_where_one_rank_stops_the_others_do_in_their_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN ranks that explore together, or would have WHEN one stops THEN no other goes on alone."""
     store = HashStore()
+    monkeypatch.setattr(explorer, "compiles", lambda: False)  # another test may have
     monkeypatch.setattr(explorer, "of_all_ranks", lambda what: Agreement(store, what, 2))
     first, second = (rank(exploration([1, 2], "job"), 2) for _ in range(2))
     for name, act in (("_probe", lambda self, torch: None), ("_write", lambda *what: None)):
