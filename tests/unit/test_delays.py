@@ -151,17 +151,20 @@ def test_ranks_that_are_late_in_another_order_are_all_named(
     assert all(words in each.title for each in report.findings if each.id == "delay.root_cause")
 
 
-@pytest.mark.parametrize(("share", "is_named"), [(0.012, None), (0.03, "undecided"), (0.05, "root_cause")])
+@pytest.mark.parametrize(("phase", "share", "is_named"), [
+    ("backward", 0.012, None), ("backward", 0.03, "undecided"), ("backward", 0.05, "root_cause"),
+    ("forward", 0.012, None), ("forward", 0.03, "root_cause"),
+])  # fmt: skip
 def test_computing_longer_is_named_where_it_is_more_than_machines_do_by_chance(
-    share: float, is_named: str | None, tmp_path: Path
+    phase: str, share: float, is_named: str | None, tmp_path: Path
 ) -> None:
-    """GIVEN a rank that computes its backward pass longer in all steps THEN it is the cause where that is more than one
+    """GIVEN a rank that computes a phase longer in all steps THEN it is the cause where that is more than one
     start of a process differs from the next; undecided where it is as much."""
-    late = delay("backward", share * STEP_MS, lambda step: 0)
+    late = delay(phase, share * STEP_MS, lambda step: 0)
     run = ranks_run(tmp_path / "run", 2, longer=both(late, noise(0.003)), computes=True)
     report = analyze(run)
     named = report.ranks[0].delays
-    assert [(each.rank, each.phase, each.by) for each in named] == [(0, "backward", "computing")] * bool(is_named)
+    assert [(each.rank, each.phase, each.by) for each in named] == [(0, phase, "computing")] * bool(is_named)
     told = [each for each in report.findings if each.id.startswith("delay.")]
     assert [each.id for each in told] == [f"delay.{is_named}"] * bool(is_named)
     assert all(("another recording" in each.title) == (is_named == "undecided") for each in told)
