@@ -186,6 +186,17 @@ def test_who_is_slower_for_a_while_is_undecided_or_nobody(tmp_path: Path) -> Non
         assert all(each.undecided for each in find_delays(meetings_of(run), STEP_NS).delays)
 
 
+def test_who_is_late_by_a_phase_and_kept_from_its_cpu_then_is_late_by_the_phase_first(tmp_path: Path) -> None:
+    """GIVEN a rank that is late by little in a phase, and kept for longer as it goes on THEN the phase is the first
+    cause; the noise is, where another rank has it."""
+    late = delay("loading", 0.06 * STEP_MS, lambda step: 1)
+    of_itself, of_another = (delay("forward", 0.2 * STEP_MS, whose) for whose in (lambda step: 1, lambda step: 0))
+    for kept, first in ((of_itself, "loading"), (of_another, NOISE)):
+        run = ranks_run(tmp_path / first, 2, longer=both(late, noise(0.003)), kept=both(kept, noise(0.0001)))
+        named = find_delays(meetings_of(run), STEP_NS).delays
+        assert named[0].phase == first and any(each.phase == NOISE for each in named)
+
+
 def test_what_is_undecided_is_told_behind_what_is_certain(tmp_path: Path) -> None:
     """GIVEN ranks that are late in turns, and one that computes longer in all steps, which costs the others more."""
     turns = delay("loading", SHARE * STEP_MS, lambda step: step % 2)

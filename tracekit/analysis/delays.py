@@ -68,8 +68,9 @@ class Delay:
 @dataclass(frozen=True)
 class Waiting:
     """The waiting of a group: `waited_s` rank-seconds over `meetings` meetings, of which `kept_share` because the last
-    one was kept from its CPU and `explained` of which is known why. `delays`: what is to be named, the costliest first;
-    what is undecided last; nothing, where too few steps were followed on all ranks (`is_told`)."""
+    one was kept from its CPU and `explained` of which is known why. `delays`: what is to be named, the costliest first,
+    what follows from another one, and what is undecided, last; nothing, where too few steps were followed on all ranks
+    (`is_told`)."""
 
     waited_s: float
     meetings: int
@@ -100,9 +101,17 @@ def find_delays(meetings: Meetings, step_ns: float, ends: Times | None = None) -
         meetings=meetings.entered.shape[1],
         kept_share=float(blame.kept.sum() / explained) if explained else 0.0,
         explained=explained / waited if waited else 0.0,
-        delays=sorted(delays, key=lambda delay: (delay.undecided, -delay.cost_s)),
+        delays=_in_order(delays),
         is_told=is_told,
     )
+
+
+def _in_order(delays: list[Delay]) -> list[Delay]:
+    """The costliest first, of what is certain. Who is late by a phase goes on while the communication of all others
+    is under way, whose threads keep it from its CPU where these are few: that follows from being late, and comes
+    behind."""
+    late = {each.rank for each in delays if each.by != "kept" and not each.undecided}
+    return sorted(delays, key=lambda each: (each.undecided, each.by == "kept" and each.rank in late, -each.cost_s))
 
 
 @dataclass(frozen=True)
