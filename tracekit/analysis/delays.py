@@ -177,7 +177,7 @@ def _longer(meetings: Meetings, step_ns: float, ends: Times | None) -> tuple[lis
             unnamed.append(each)
             continue
         before = found.get((named.rank, named.reason))
-        if before is None or (before.undecided, -before.share[1]) > (named.undecided, -named.share[1]):
+        if before is None or before.share[1] < named.share[1]:
             found[named.rank, named.reason] = named
     at_work = {each.rank for each in found.values() if each.by == "computing"}
     for each in unnamed:

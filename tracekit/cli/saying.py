@@ -15,8 +15,6 @@ def say(line: str) -> None:
         return
     try:
         print(f"tracekit: {visible(line)}", file=sys.stderr, flush=True)
-    except BlockingIOError:
-        pass  # for the moment
     except OSError:
         _lead_nowhere(sys.stderr)
 

@@ -20,7 +20,7 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
     compacted = subprocess.run(
         [*words_to_run("tracekit.record.compact"), str(run), manifest.host, str(spools.folder)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        cwd=os.path.abspath(run),  # the program may have removed ours, where DuckDB would abort
+        cwd=_somewhere(run),
     )  # fmt: skip
     if compacted.returncode:
         last = compacted.stderr.decode(errors="replace").strip().splitlines()[-1:]
@@ -31,6 +31,14 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
     manifest.ended_ns = time.time_ns()
     manifest.save(manifest.path_in(run))
     shutil.rmtree(spools.folder, ignore_errors=True)
+
+
+def _somewhere(run: Path) -> str:
+    """Where to work: here, or in the run where the program has removed the folder, in which DuckDB would abort."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return str(run)
 
 
 def _why_nothing(spools: SpoolFolder) -> str:
