@@ -9,7 +9,7 @@ from time import perf_counter_ns as clock
 from time import sleep
 from typing import TYPE_CHECKING
 
-from tracekit.record.wire import RECORD, Kind
+from tracekit.record.wire import IN_IT, OVER, RECORD, Kind
 
 from .engine import is_in_backward
 from .groups import Numbers
@@ -18,7 +18,6 @@ from .spool import Mapped, threads
 if TYPE_CHECKING:
     from .agent import Agent
 
-_IN_IT, _OVER = 0, 1
 _ENTERED = int(Kind.ENTERED)
 _LOOK_EVERY_S = 0.25
 
@@ -39,7 +38,7 @@ class Entered:
         self.goes_on = False  # what the program has come back from; not where it came by an exception
         self._passing: tuple[int, int, Numbers] | None = None  # the op, the group and dtype, the numbers of the group
         self._is_watched = False
-        self._told, self._told_at_step = (_OVER, -1), 0
+        self._told, self._told_at_step = (OVER, -1), 0
         try:
             self._mapped = Mapped(os.path.join(agent.folder, f"{agent.stem}.entered"), RECORD.size)
         except OSError:
@@ -48,13 +47,13 @@ class Entered:
     def begin(self, op: int, group_and_dtype: int, sequence: int) -> None:
         """Something begins that we see."""
         self._is_in_call, self._is_open, self.goes_on = True, True, False
-        self._tell(_IN_IT, op, group_and_dtype, sequence)
+        self._tell(IN_IT, op, group_and_dtype, sequence)
 
     def end(self) -> None:
         """What began last, and all before it, is over."""
         self._is_open = self.goes_on = False
         if self._mapped is not None and self._last:
-            RECORD.pack_into(self._mapped.buffer, 0, *self._last, _OVER, _ENTERED)
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, OVER, _ENTERED)
 
     def left(self, goes_on: bool = True) -> None:
         """The program has come back from what it has begun, which may go on."""
@@ -63,7 +62,7 @@ class Entered:
 
     def passes(self, op: int, group_and_dtype: int, numbers: Numbers) -> None:
         """From here on buckets of a group that has these numbers go past us. To be called by the thread of the loop."""
-        self._told = _OVER, -1
+        self._told = OVER, -1
         self._passing = op, group_and_dtype, numbers
         if not self._is_watched and self._mapped is not None:
             self._is_watched = True
@@ -73,12 +72,12 @@ class Entered:
     def sees(self) -> None:
         """From here on they do not, as a step has ended: the rank is in none of them."""
         self._passing = None
-        if self._told[0] == _IN_IT:
+        if self._told[0] == IN_IT:
             self.end()
 
     def leaves(self) -> None:
         """The process ends: the rank is in none of them if it has come out of the pass, and ended its step."""
-        if self._told[0] == _IN_IT and self._governor.steps == self._told_at_step:
+        if self._told[0] == IN_IT and self._governor.steps == self._told_at_step:
             self._passing = None
         else:
             self.sees()
@@ -103,7 +102,7 @@ class Entered:
         if self._is_open and begun <= self._last[5]:  # the program may be waiting for what it has begun itself
             return begun
         is_in = begun == before and is_in_backward(sys._current_frames().get(loop))
-        told = _IN_IT if is_in else _OVER, begun
+        told = IN_IT if is_in else OVER, begun
         if told != self._told and self._passing is not None and not self._is_in_call:
             self._told, self._told_at_step = told, self._governor.steps
             self._is_open = self.goes_on = False

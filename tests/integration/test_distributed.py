@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
 from network_hosts import NetworkHost, network_hosts
 from recording import ENVIRONMENT, PROGRAMS, TRACEKIT, Recorded, plain, record
 
+from tracekit.analysis import unfinished
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.report import analyze
@@ -242,6 +244,37 @@ def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
     found = hung(tmp_path / "run")
     evidence = {"op": "all_reduce", "sequence": 2, "ranks": [0], "missing": [[1, 1]]}
     assert {key: found[key] for key in evidence} == evidence
+
+
+# `tracekit` that takes seconds for long.
+IMPATIENT = """
+from tracekit.record import hangs, sampling, wire
+wire.LONG_IN_IT_S = hangs.LONG_IN_IT_S = sampling.FLUSH_INTERVAL_S = 1.0
+hangs.TOLD_AFTER_S = 3.0
+from tracekit.cli.main import entry
+entry()
+"""
+
+
+def test_a_hang_is_told_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", IMPATIENT, "record", "-o", str(tmp_path / "run"), "--"]
+    command += torchrun(2, "hanging_ranks.py")
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as recording:
+        assert recording.stderr is not None
+        patience = Timer(120, recording.kill)
+        patience.start()
+        said = next(line.decode() for line in recording.stderr if b"tracekit: " in line)
+        monkeypatch.setattr(unfinished, "LONG_IN_IT_S", 1.0)
+        so_far = [each.title for each in analyze(open_run(tmp_path / "run")).findings if "never" in each.id]
+        recording.send_signal(signal.SIGTERM)
+        rest = recording.stderr.read().decode()
+        patience.cancel()
+    waits, came = "rank 0 has been in all_reduce number 2 of group world for ", "rank 1 has not come to it (to number 1"
+    assert said.startswith(f"tracekit: {waits}") and came in said
+    assert len(so_far) == 1 and so_far[0].startswith(waits) and came in so_far[0]
+    assert "has been in" not in rest
+    (never,) = [each for each in analyze(open_run(tmp_path / "run")).findings if "never" in each.id]
+    assert never.title.startswith("rank 0 was in all_reduce number 2") and "rank 1 never came to it" in never.title
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import msgspec
 from tracekit.analysis.delays import NOISE, THROUGHOUT
 from tracekit.analysis.noise_findings import noise_findings
 from tracekit.analysis.report_schema import Finding, Report
+from tracekit.analysis.unfinished import NeverEnded
 from tracekit.analysis.words import counted
 
 # A finding names so many layers and operators: those that a reader looks at first.
@@ -183,27 +184,36 @@ def _communication(report: Report) -> list[Finding]:
 
 
 def _never_ended(report: Report) -> list[Finding]:
-    found = []
-    for each in report.never_ended:
-        came = f"rank {each.ranks[0]} was" if len(each.ranks) == 1 else f"ranks {_listed(each.ranks)} were"
-        missing = _listed([rank for rank, _ in each.missing])
-        rest = (
-            f"rank {missing} never came to it (to number {each.missing[0][1]} last)"
-            if len(each.missing) == 1
-            else f"ranks {missing} never came to it"
-            if each.missing
-            else "these are not the same"
-            if each.unlike
-            else "all ranks that were seen had come to it"
-            if each.group == _ALL_RANKS
-            else "all ranks that are known to be of that group had come to it"
-        )
-        for op, ranks in each.unlike.items():
-            rest += f", {'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)} in {op}"
-        when = f"at the end{_of_attempt(each.attempt)}"
-        title = f"{came} in {each.op} number {each.sequence} of group {each.group} {when}; {rest}"
-        found.append(Finding("distributed.never_ended", title, msgspec.to_builtins(each)))
-    return found
+    return [
+        Finding("distributed.never_ended", title_of_never_ended(each), msgspec.to_builtins(each))
+        for each in report.never_ended
+    ]
+
+
+def title_of_never_ended(each: NeverEnded) -> str:
+    """Who was in it, or is, and who never came."""
+    goes_on, is_one = each.for_s is not None, len(each.ranks) == 1
+    verb = ("has been" if is_one else "have been") if goes_on else "was" if is_one else "were"
+    missing = _listed([rank for rank, _ in each.missing])
+    came = ("has not come" if len(each.missing) == 1 else "have not come") if goes_on else "never came"
+    rest = (
+        f"rank {missing} {came} to it (to number {each.missing[0][1]} last)"
+        if len(each.missing) == 1
+        else f"ranks {missing} {came} to it"
+        if each.missing
+        else "these are not the same"
+        if each.unlike
+        else "all ranks that were seen had come to it"
+        if each.group == _ALL_RANKS
+        else "all ranks that are known to be of that group had come to it"
+    )
+    for op, ranks in each.unlike.items():
+        rest += f", {'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)} in {op}"
+    when = f"for {each.for_s:.0f} s" if each.for_s is not None else "at the end"
+    return (
+        f"{'rank' if is_one else 'ranks'} {_listed(each.ranks)} {verb} in {each.op} number {each.sequence} of group"
+        f" {each.group} {when}{_of_attempt(each.attempt)}; {rest}"
+    )
 
 
 def _of_attempt(attempt: int) -> str:

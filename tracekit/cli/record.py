@@ -81,6 +81,7 @@ def command(
         tracekit record --noise memory=4GB/s --pattern 2s/2s -- python train.py
     """
     from tracekit import config
+    from tracekit.cli.hangs import Hung
     from tracekit.record.machine import counts_here
     from tracekit.record.supervisor import Options, record
     from tracekit.run.folder import new_run_path
@@ -111,6 +112,7 @@ def command(
             sample_hz=options["sample_hz"],
             explore=told_of[explore]() if explore else None,
             noise=_noise(noise, backend, pattern),
+            tell_of_hang=None if quiet else Hung(),
         )
     )
     if not quiet:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # they take a second of CPU time to import: sampling begins b
     import pyarrow as pa
 
     from tracekit.record.flush import Flusher
+    from tracekit.record.hangs import Hangs
     from tracekit.record.processes import Processes
 
 # A flush takes some 20 ms, of which little goes with the number of rows.
@@ -47,6 +48,7 @@ class Recording:
 
     def __init__(self, manifest: Manifest, samplers: dict[str, Sampler], root_pid: int, hz: float) -> None:
         self._flusher: Flusher | None = None
+        self._hangs: Hangs | None = None
         self._manifest = manifest
         self._samplers = samplers
         self._root = root_pid
@@ -59,8 +61,8 @@ class Recording:
         """Sample the program, and from `flush_by` on its children, too."""
         self._begin("sampler", 1 / self._hz, self._sample)
 
-    def flush_by(self, flusher: "Flusher") -> None:
-        self._flusher = flusher
+    def flush_by(self, flusher: "Flusher", hangs: "Hangs | None" = None) -> None:
+        self._flusher, self._hangs = flusher, hangs
         self._begin("flusher", FLUSH_INTERVAL_S, partial(self._flush, flusher))
 
     def stop(self) -> None:
@@ -129,6 +131,14 @@ class Recording:
                 self._manifest.add_missing("some counters", "for long nothing could be written", lost=True)
             if not isinstance(error, OSError):
                 self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}", lost=True)
+        try:
+            if self._hangs is not None:
+                self._hangs.look(time.perf_counter_ns())
+        except OSError:
+            pass  # the next pass looks again
+        except Exception as error:
+            self._hangs = None
+            self._manifest.add_missing("hangs, while they last", f"{type(error).__name__}: {error}")
 
     def _drain(self) -> None:
         for name, sampler in list(self._samplers.items()):

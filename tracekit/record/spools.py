@@ -207,7 +207,9 @@ class SpoolFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spools: dict[str, Spool] = {}
-        self.in_segments: set[str] = set()  # the stems of those that had segments when `discover` was called last
+        # The stems of those that had segments when `discover` was called last, and of those that communicate.
+        self.in_segments: set[str] = set()
+        self._communicate: set[str] = set()
         self._workers: dict[str, WorkersFile] = {}
 
     def discover(self) -> list[Spool]:
@@ -222,11 +224,17 @@ class SpoolFolder:
                     fresh.append(Spool(self.folder, stem, facts))
             elif kind == "spool":
                 self.in_segments.add(stem.partition(".")[0])
+            elif kind == "entered":
+                self._communicate.add(stem)
             elif kind == "workers":
                 fresh += self._began_in(name)
         fresh.sort(key=lambda spool: (spool.facts["start"], spool.stem))
         self.spools.update({spool.stem: spool for spool in fresh})
         return fresh
+
+    def that_communicate(self) -> list[Spool]:
+        """Those of processes that say what communication they came to last."""
+        return [self.spools[stem] for stem in sorted(self._communicate & self.spools.keys())]
 
     def _began_in(self, name: str) -> list[Spool]:
         """The workers that have begun in this file since the last call."""

@@ -25,6 +25,7 @@ from tracekit.run.folder import hold, leave, process_started, take_part, whose_p
 from tracekit.run.manifest import Manifest, Overhead
 
 if TYPE_CHECKING:
+    from tracekit.record.hangs import Tell
     from tracekit.record.sampling import Beside, Recording
 
 
@@ -44,6 +45,7 @@ class Options:
     sample_hz: float = 10.0
     explore: dict[str, Any] | None = None  # `collectors.exploration`: conditions and seed
     noise: "Beside | None" = None  # made beside the program, and logged
+    tell_of_hang: "Tell | None" = None  # to the user, while it lasts
 
 
 # Of what records: where that and the program want a CPU, the program goes first.
@@ -175,11 +177,13 @@ class _Recorder(threading.Thread):
     def _flush_by(self, recording: "Recording") -> None:
         # A second of CPU time, which where the program needs all CPUs takes ten or twenty.
         from tracekit.record.flush import Flusher
+        from tracekit.record.hangs import Hangs
         from tracekit.record.spools import SpoolFolder
 
         self._spools = SpoolFolder(self._spool)
         self._flusher = Flusher(self._run, self._manifest, self._spools, self._child)
-        recording.flush_by(self._flusher)
+        hangs = Hangs(self._run, self._manifest, self._flusher, self._spools, self._options.tell_of_hang)
+        recording.flush_by(self._flusher, hangs)
 
     def program_ended(self) -> None:
         """Take the last look at the program, and stock of what the supervisor took while it ran."""
