@@ -289,6 +289,8 @@ class Collectives:
                 self._come_out(self.entered)
             elif is_over and (other := self._in_flight.oldest) is not None and other is not sent:
                 self.entered.begin(other.op, other.group_and_dtype, other.sequence)  # which it has come to before
+            elif not is_over:
+                self.entered.fails()
             self.entered.left(goes_on=is_over and not self._open)
         agent.governor.spent_ns += clock() - end
         self._write_many()

@@ -9,7 +9,7 @@ from time import perf_counter_ns as clock
 from time import sleep
 from typing import TYPE_CHECKING
 
-from tracekit.record.wire import IN_IT, OVER, RECORD, Kind
+from tracekit.record.wire import IN_IT, LEFT, OVER, RECORD, Kind
 
 from .engine import is_in_backward
 from .groups import Numbers
@@ -55,6 +55,11 @@ class Entered:
         if self._mapped is not None and self._last:
             RECORD.pack_into(self._mapped.buffer, 0, *self._last, OVER, _ENTERED)
 
+    def fails(self) -> None:
+        """The program has come back from what began last by an exception."""
+        if self._mapped is not None and self._last:
+            RECORD.pack_into(self._mapped.buffer, 0, *self._last, LEFT, _ENTERED)
+
     def left(self, goes_on: bool = True) -> None:
         """The program has come back from what it has begun, which may go on."""
         self.goes_on = goes_on and self._is_open
@@ -83,8 +88,9 @@ class Entered:
             self.sees()
 
     def stop(self) -> None:
-        """Nobody is to look any more."""
+        """Nobody is to look any more: what the rank is in from now on is not known."""
         self.sees()
+        self.end()
         self._is_watched = False
 
     def _watch(self, loop: int) -> None:

@@ -8,12 +8,14 @@ from tracekit.analysis.clocks import aligned
 from tracekit.analysis.communication import Communication, of_group, overlap, parts
 from tracekit.analysis.delays import Delay, find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
+from tracekit.analysis.hanging import hanging
 from tracekit.analysis.meetings import Meetings, Times, Way, meetings_of
 from tracekit.analysis.people import Person
 from tracekit.analysis.report_schema import ClockSummary, DelaySummary, Gain, RankGroup
 from tracekit.analysis.steps import Steps
 from tracekit.analysis.unfinished import NeverEnded, never_ended
 from tracekit.analysis.words import shortened
+from tracekit.run.folder import still_records
 from tracekit.run.manifest import Missing
 from tracekit.run.reader import Run
 
@@ -43,15 +45,17 @@ def rank_groups(
 
 
 def unfinished(run: Run) -> list[NeverEnded]:
-    """What ranks were in when they came to their end."""
-    return [
+    """What ranks were in when they came to their end, or are in while the run is being recorded."""
+    at_the_end = [
         NeverEnded(
             str(row.group), int(row.attempt), " and ".join(row.ranks), int(row.sequence),
             sorted(rank for ranks in row.ranks.values() for rank in ranks), row.missing,
-            row.ranks if len(row.ranks) > 1 else {}, row.for_s,
+            row.ranks if len(row.ranks) > 1 else {},
         )
         for row in never_ended(run).itertuples()
     ]  # fmt: skip
+    recorded = [each for each in run.manifests if each.ended_ns is None and still_records(each) is not False]
+    return at_the_end + hanging(recorded)
 
 
 def why_nobody(group: RankGroup) -> str:

@@ -1,4 +1,4 @@
-"""Communication that never ended, or has not yet: who is in it, and who never came."""
+"""Communication that never ended: who was in it, and who never came."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 import pandas as pd
 
 from tracekit.analysis.people import find_people
-from tracekit.record.wire import ALL_USED, LONG_IN_IT_S, PASSED, SOME_UNUSED, USED
+from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
 # The ranks of a run. `launch`: a program may start all of them again, as other processes, or as more or fewer.
@@ -17,10 +17,8 @@ _RANKS = """
     FROM (VALUES {who}) AS people(process, rank, attempt, world)
 """
 _IN_IT = f"""
-    SELECT attempt, launch, "group", sequence, list(DISTINCT {{{{'op': op, 'rank': who.rank}}}}) AS inside,
-           max(lived.until_ns - reached.start_ns) / 1e9 AS for_s
+    SELECT attempt, launch, "group", sequence, list(DISTINCT {{{{'op': op, 'rank': who.rank}}}}) AS inside
     FROM reached JOIN ({_RANKS}) AS who ON who.process = reached.process
-    JOIN (SELECT process, start_ns + duration_ns AS until_ns FROM processes) AS lived ON lived.process = reached.process
     WHERE NOT is_over AND sequence >= 0 GROUP BY attempt, launch, "group", sequence
     -- Who was in buckets that went past us, and came to less than others, was about to come to the next one.
     QUALIFY min(op) <> '{PASSED}' OR sequence = max(sequence) OVER (PARTITION BY attempt, launch, "group")
@@ -40,7 +38,8 @@ _REACHED = f"""
 class NeverEnded(msgspec.Struct):
     """Communication that `ranks` were in when they came to their end, number `sequence` of the group. `missing` ranks
     of the group never came to it: each with the number of what it came to last. `unlike`: where not all were in the
-    same, which ranks were in which. `for_s`: for how long they have been in it, where the recording goes on."""
+    same, which ranks were in which. Where the run is being recorded (`hanging`) they have been in it for `for_s`, and
+    `unseen` ranks were not seen to be in it."""
 
     group: str
     attempt: int
@@ -50,12 +49,12 @@ class NeverEnded(msgspec.Struct):
     missing: list[tuple[int, int]]
     unlike: dict[str, list[int]] = {}
     for_s: float | None = None
+    unseen: list[int] = []
 
 
 def never_ended(run: Run) -> pd.DataFrame:
     """What ranks were in when they came to their end: `attempt`, `group`, `sequence`, the `ranks` in each `op`, and
-    those of the group that never came, `missing`: a list of (rank, the number of what it came to last). Where the
-    recording goes on, what some have been in for long (`for_s`) and others have not come to."""
+    those of the group that never came, `missing`: a list of (rank, the number of what it came to last)."""
     people = find_people(run)
     ranks = [(who.process, who.rank, who.attempt, who.world) for who in people if who.rank >= 0]
     if not ranks:
@@ -70,15 +69,10 @@ def never_ended(run: Run) -> pd.DataFrame:
         same = reached[(reached[["attempt", "launch", "group"]] == [row.attempt, row.launch, row.group]).all(axis=1)]
         behind = same[same["sequence"] < row.sequence].sort_values("rank")
         missing.append([(int(each.rank), int(each.sequence)) for each in behind.itertuples()])
-    found = found.assign(missing=missing, ranks=[_by_op(each) for each in found["inside"]])
-    if all(each.ended_ns is not None for each in run.manifests):
-        return found.assign(for_s=None)
-    # What all have come to may go on beside what they do, and has nobody to be waited for.
-    is_told = [row.for_s >= LONG_IN_IT_S and (len(row.missing) > 0 or len(row.ranks) > 1) for row in found.itertuples()]
-    return found[is_told]
+    return found.assign(missing=missing, ranks=[by_op(each) for each in found["inside"]])
 
 
-def _by_op(inside: Iterable[dict[str, Any]]) -> dict[str, list[int]]:
+def by_op(inside: Iterable[dict[str, Any]]) -> dict[str, list[int]]:
     """The ranks in each op. Buckets that went past us are what others have seen begin, or about to be; and what a rank
     tells of its unused parameters is one op, whatever it tells."""
     found: dict[str, list[int]] = {}

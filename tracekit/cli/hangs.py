@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tracekit.cli.saying import say
+from tracekit.cli.saying import say, would_wait
 
 
 class Hung:
@@ -12,24 +12,19 @@ class Hung:
     def __init__(self) -> None:
         self._said: set[tuple[str, int, int]] = set()
 
-    def __call__(self, path: Path, host: str) -> None:
+    def __call__(self, path: Path, host: str) -> bool:
         from tracekit.analysis.findings import title_of_never_ended
-        from tracekit.analysis.ranks import unfinished
-        from tracekit.record.wire import LONG_IN_IT_S
+        from tracekit.analysis.hanging import hanging
         from tracekit.run.reader import Run
 
-        run = Run(path)
-        # Before what was recorded of all ranks is looked through.
-        waiting = run.sql(
-            "SELECT host FROM reached JOIN processes ON processes.process = reached.process WHERE NOT is_over"
-            " AND rank >= 0 AND processes.start_ns + processes.duration_ns - reached.start_ns >= 1e9 * ?"
-            " ORDER BY attempt DESC, rank LIMIT 1",
-            [LONG_IN_IT_S],
-        )
-        if waiting.empty or waiting["host"].item() != host:
-            return
-        for each in unfinished(run):
+        manifests = Run(path).manifests
+        own = {each.rank for manifest in manifests if manifest.host == host for each in manifest.hanging}
+        found = [each for each in hanging(manifests) if each.ranks[0] in own]
+        if not found or would_wait():
+            return False
+        for each in found:
             key = each.group, each.attempt, each.sequence
             if key not in self._said:
                 self._said.add(key)
                 say(title_of_never_ended(each))
+        return True

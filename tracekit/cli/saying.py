@@ -19,6 +19,18 @@ def say(line: str) -> None:
         _lead_nowhere(sys.stderr)
 
 
+def would_wait() -> bool:
+    """Whether a line on stderr would wait until somebody reads what is there."""
+    if sys.stderr is None:
+        return False
+    poll = select.poll()
+    try:
+        poll.register(sys.stderr, select.POLLOUT)
+        return not poll.poll(0)
+    except (OSError, ValueError):  # there is none
+        return False
+
+
 def forget_reader() -> bool:
     """Whether the reader of stdout has left, as `head` does; what is written there from now on goes nowhere."""
     if sys.stdout is None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.record.spools import LOST
-from tracekit.record.wire import BUCKET, CALL, SHARES, UNKNOWN, Kind
+from tracekit.record.wire import BUCKET, CALL, OVER, SHARES, UNKNOWN, Kind
 from tracekit.run.schema import TABLES
 
 _DIRECTIONS = pa.array(["", "forward", "backward"])
@@ -164,7 +164,7 @@ def _entered(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obj
         "op": _words(records["name"], words),
         "group": _words(records["a"] & UNKNOWN, words),
         "sequence": records["b"],
-        "is_over": records["direction"] != 0,
+        "is_over": records["direction"] == OVER,
     }
 
 

@@ -28,6 +28,7 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
             "the compaction of the tables", f"it failed, the parts are as they were ({''.join(last)})", lost=True
         )
     manifest.spool = None
+    manifest.hanging = []
     manifest.ended_ns = time.time_ns()
     manifest.save(manifest.path_in(run))
     shutil.rmtree(spools.folder, ignore_errors=True)

@@ -14,14 +14,12 @@ from tracekit.record.processes import Processes
 from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
 from tracekit.run.manifest import Loader, Manifest, Overhead, Torch, Wrapped
-from tracekit.run.schema import TABLES
 from tracekit.run.writer import PartWriter
 from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, ENDED_PLAN, FORKED_WITH_ONE, is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
 
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
 _ROWS_OF_A_PART = 1 << 17
-_NOTHING_REACHED = TABLES["reached"].empty_table()
 
 
 class _Rows:
@@ -137,23 +135,13 @@ class Flusher:
         """Take everything that is left, of ended and of still living processes, and write who they were."""
         while self.flush(now):
             pass
-        self.write_reached(now)
+        for spool in self._spools.that_communicate():
+            for name, table in convert.tables(
+                spool.entered(), spool.names, spool.process, self._manifest.clock_offset_ns
+            ).items():
+                self._writer.write(name, table)
+        self._writer.write("processes", self.processes.table(self._manifest.host, self._manifest.clock_offset_ns, now))
         self._account()
-
-    def write_reached(self, now: int) -> None:
-        """Write who the processes are, and what communication the ranks came to last; anew, where that was done."""
-        offset = self._manifest.clock_offset_ns
-        reached = [
-            convert.tables(spool.entered(), spool.names, spool.process, offset).get("reached", _NOTHING_REACHED)
-            for spool in self._spools.that_communicate()
-        ]
-        self._writer.replace("reached", pa.concat_tables([_NOTHING_REACHED, *reached]).unify_dictionaries())
-        self._writer.replace("processes", self.processes.table(self._manifest.host, offset, now))
-
-    def take_back_reached(self) -> None:
-        """What ranks came to last was written, and they have gone on: it is to be written at the end."""
-        self._writer.replace("reached", _NOTHING_REACHED)
-        self._writer.replace("processes", TABLES["processes"].empty_table())
 
     def _account(self) -> None:
         """Take over into the manifest what the processes said of themselves."""

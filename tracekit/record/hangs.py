@@ -1,85 +1,83 @@
 """Ranks that wait, while the program runs, in communication to which others do not come: it is told while it lasts.
 
-Each supervisor sees the ranks of its own host. Where one of them waits, all of a job write what theirs came to last
-into the run that they share, and there who reads it finds them together.
+Each supervisor sees the ranks of its own host. Where one of them waits it writes into its manifest what each came to
+last, and whoever reads the manifests of the run finds the ranks of all hosts together.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from tracekit.record.flush import Flusher
-from tracekit.record.spools import SpoolFolder
-from tracekit.record.wire import IN_IT, LONG_IN_IT_S
-from tracekit.run.manifest import Manifest
-from tracekit.run.parts import host_of, live_parts
+from tracekit.record.spools import LOST, Spool, SpoolFolder
+from tracekit.record.wire import IN_IT, UNKNOWN
+from tracekit.run.manifest import CameTo, Manifest
 
-# Ranks wait for minutes where one of them saves what was learnt: to the user, on the stderr of the program, it is worth
-# a line when it takes twice as long as whatever has ended before. Backends give up after 10 or 30 minutes. By then all
-# supervisors of the job have written what theirs came to.
+# Ranks wait for each other in every step, and for minutes where one of them saves what was learnt. What somebody may
+# ask for is written early; to the user, on the stderr of the program, it is worth a line when it takes twice as long as
+# whatever has ended before. Backends give up after 10 or 30 minutes.
+WRITTEN_AFTER_S = 30.0
 TOLD_AFTER_S = 60.0
-_NS = 1_000_000_000
+_S = 1e9
 
-Tell = Callable[[Path, str], None]  # the run, and the host that has something to tell
+Tell = Callable[[Path, str], bool]  # of a run the host that has something to tell; whether that is told now
 
 
 class Hangs:
     """Looks at what the ranks of this host came to last, each time that their records are moved to the run."""
 
     def __init__(self, run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder, tell: Tell | None) -> None:
-        self._run, self._manifest, self._flusher, self._spools, self._tell = run, manifest, flusher, spools, tell
-        self._inside: dict[str, tuple[bytes, int]] = {}  # by stem: the record of what it is in, and for how long [ns]
+        self._run, self._manifest, self._processes, self._spools = run, manifest, flusher.processes, spools
+        self._tell = tell
+        self._inside: dict[str, tuple[bytes, float]] = {}  # by stem: the record of what a rank waits in, for how long
+        self._written: set[bytes] = set()
         self._told: set[bytes] = set()
-        self._longest_ended = 0
-        self._written: set[bytes] | None = None  # what ranks were in, when what they came to was written last
-        self._longest_written = 0
+        self._longest_ended = self._longest_written = self._not_before = 0.0
 
     def look(self, now: int) -> None:
         """`now`: CLOCK_MONOTONIC ns. Raises OSError when the disk does not take it."""
-        before, self._inside = self._inside, self._waiting(now)
-        ended = [waited for stem, (record, waited) in before.items() if self._inside.get(stem, (b"",))[0] != record]
-        self._longest_ended = max([self._longest_ended, *ended])
-        still = {record for stem, (record, _) in self._inside.items() if before.get(stem, (b"",))[0] == record}
-        longest = max((waited for _, waited in self._inside.values()), default=0)
-        is_due = longest >= max(TOLD_AFTER_S * _NS, 2 * self._longest_ended) and not still <= self._told
-        if longest >= LONG_IN_IT_S * _NS or self._others_wait():
-            # What is written may be read for a while: not anew each time.
-            if is_due or still != self._written or longest >= 2 * self._longest_written:
-                self._flusher.write_reached(now)
-                self._written, self._longest_written = still, longest
-        elif self._written is not None:
-            self._flusher.take_back_reached()
-            self._written = None
-        if is_due:
-            self._told |= still
-            if self._tell is not None:
-                self._tell(self._run, self._manifest.host)
+        came = self._came_to(now)
+        ended = (waited for stem, (record, waited) in self._inside.items() if stem in came and came[stem][0] != record)
+        self._longest_ended = max(self._longest_ended, *ended, 0.0)
+        self._inside = {stem: (record, each.waits_s) for stem, (record, each) in came.items() if each.waits_s >= 0}
+        longest = max((waited for _, waited in self._inside.values()), default=0.0)
+        due = max(TOLD_AFTER_S, 2 * self._longest_ended, self._not_before)
+        records = {record for record, _ in self._inside.values()}
+        untold = {record for record, waited in self._inside.values() if waited >= due} - self._told
+        if longest < WRITTEN_AFTER_S:
+            self.forget()
+        elif untold or records != self._written or longest >= 2 * self._longest_written:
+            self._write([each for _, each in came.values()])
+            self._written, self._longest_written = records, longest
+        if untold and self._tell is not None:
+            is_told = self._tell(self._run, self._manifest.host)
+            self._told |= untold if is_told else set()
+            self._not_before = 0.0 if is_told else 2 * longest
 
-    def _waiting(self, now: int) -> dict[str, tuple[bytes, int]]:
-        """The ranks that live and are in communication."""
+    def forget(self) -> None:
+        """Nobody waits, as far as we know."""
+        if self._manifest.hanging:
+            self._write([])
+        self._written, self._longest_written = set(), 0.0
+
+    def _write(self, came: list[CameTo]) -> None:
+        self._manifest.hanging = came
+        self._manifest.save(self._manifest.path_in(self._run))
+
+    def _came_to(self, now: int) -> dict[str, tuple[bytes, CameTo]]:
+        """What each living rank came to last, by stem, with the record that says so."""
         found = {}
         for spool in self._spools.that_communicate():
-            entered = spool.entered()
-            if len(entered) and entered["direction"][0] == IN_IT and self._flusher.processes.of(spool).ended is None:
-                found[spool.stem] = entered.tobytes(), now - int(entered["start"][0])
+            process, entered = self._processes.of(spool), spool.entered()
+            if process.ended is None and len(entered) and entered["b"][0] >= 0:
+                rank, attempt, world = self._processes.rank_of(process)
+                is_in_it = entered["direction"][0] == IN_IT
+                found[spool.stem] = entered.tobytes(), CameTo(
+                    rank, attempt, world, _word(spool, int(entered["name"][0])),
+                    _word(spool, int(entered["a"][0]) & UNKNOWN), int(entered["b"][0]),
+                    (now - int(entered["start"][0])) / _S if is_in_it else -1.0,
+                )  # fmt: skip
         return found
 
-    def _others_wait(self) -> bool:
-        """Whether ranks on other hosts of the job wait so long that their supervisors have written it."""
-        if not self._manifest.job:
-            return False
-        parts = [part for part in live_parts(self._run / "tables" / "reached") if host_of(part) != self._manifest.host]
-        long_ago = time.time_ns() - int(LONG_IN_IT_S * _NS)
-        for part in parts:
-            try:
-                reached = pq.read_table(part, columns=["start_ns", "is_over"])
-            except (OSError, pa.ArrowException):  # it was written anew
-                continue
-            waits = pc.and_(pc.invert(reached["is_over"]), pc.less(reached["start_ns"], long_ago))
-            if pc.any(waits).as_py():
-                return True
-        return False
+
+def _word(spool: Spool, number: int) -> str:
+    return spool.names[number] if 0 <= number < len(spool.names) else LOST

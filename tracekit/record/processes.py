@@ -111,33 +111,37 @@ class Processes:
     def of(self, spool: Spool) -> Process:
         return self.all[spool.process]
 
+    def rank_of(self, process: Process) -> tuple[int, int, int]:
+        """The rank of a process that communicates, its attempt and how many ranks there are; -1 what is not known."""
+        told = self._identity(process, None, False)
+        return told["rank"], told["attempt"], told["world_size"]
+
     def living(self) -> list[tuple[int, int]]:
         """(number, pid) of the processes that live."""
         return [(process.number, process.pid) for process in self.all if process.ended is None]
 
     def table(self, host: str, clock_offset_ns: int, now: int) -> pa.Table:
         """The rows of the `processes` table."""
-        everyone = list(self.all)  # more may be met meanwhile
-        parents = _parents(everyone)
+        parents = _parents(self.all)
         launchers = {
             parents[process.number].number
-            for process in everyone
+            for process in self.all
             if process.number in parents and "LOCAL_RANK" in self._environment(process)
         }
         roles = {
             process.number: self._identity(process, parents.get(process.number), process.number in launchers)
-            for process in everyone
+            for process in self.all
         }
         _number_on_node(
             [
                 roles[process.number]
-                for process in everyone
+                for process in self.all
                 if roles[process.number]["rank"] >= 0
                 and _number(self._environment(process).get("LOCAL_RANK", "")) < 0  # it is each one's own
             ]
         )
         rows = []
-        for process in everyone:
+        for process in self.all:
             identity = roles[process.number]
             parent = parents.get(process.number)
             rows.append(

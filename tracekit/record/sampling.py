@@ -137,7 +137,7 @@ class Recording:
         except OSError:
             pass  # the next pass looks again
         except Exception as error:
-            self._hangs = None
+            self._hangs, self._manifest.hanging = None, []
             self._manifest.add_missing("hangs, while they last", f"{type(error).__name__}: {error}")
 
     def _drain(self) -> None:

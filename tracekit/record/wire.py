@@ -47,8 +47,9 @@ MOST_SHAPES = 16
 SHARES, UNKNOWN_SHARE, UNKNOWN = 10_000, 0xFFFF, 0xFFFFFFFF
 
 FORWARD, BACKWARD = 1, 2  # the values of `direction`; 0 where it does not apply
-IN_IT, OVER = 0, 1  # those of what a rank came to last
-LONG_IN_IT_S = 30.0  # then it is told while it lasts: ranks wait for each other in every step
+# Those of what a rank came to last: it is in it, was through with it, or has left it by an error, and was in it if that
+# was its end.
+IN_IT, OVER, LEFT = 0, 1, 2
 # Those of a collective: the program waited in the call, or went on; or it is bucket number `direction - BUCKET` of a
 # backward pass.
 CALL, ASYNC_CALL, BUCKET = 0, 1, 2
@@ -87,7 +88,7 @@ class Kind(IntEnum):
     # b: sequence, -1 where not all of the group take part; c: bytes; d: after so long it was begun; depth: by how much
     # the end may be earlier, -1 it was not seen; direction: how
     COLLECTIVE = 7
-    # The communication that a rank came to last, when start says; name, a, b as of COLLECTIVE; direction: IN_IT or OVER
+    # The communication that a rank came to last, when start says; name, a, b as of COLLECTIVE; direction: above
     ENTERED = 18
     # From here on the loop of a rank is in a phase; name: of the phase, "" not known; a: CPU time of its thread; b: for
     # how long it has waited for a CPU, -1 unknown

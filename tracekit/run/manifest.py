@@ -23,6 +23,19 @@ class Missing(msgspec.Struct, frozen=True):
     processes: tuple[int, ...] = ()
 
 
+class CameTo(msgspec.Struct, frozen=True):
+    """What a rank that lives came to last: number `sequence` of a group, in which it has been waiting for so long when
+    its supervisor looked; -1 where it is not in it any more. `world`: how many ranks there are."""
+
+    rank: int
+    attempt: int
+    world: int
+    op: str
+    group: str
+    sequence: int
+    waits_s: float
+
+
 class CPU(msgspec.Struct):
     """The CPUs that the program could use: those of `affinity`, or those among them that it was started on, as by
     taskset (`of_program`, [] where that is all)."""
@@ -183,6 +196,7 @@ class Manifest(msgspec.Struct):
     overhead: Overhead = msgspec.field(default_factory=Overhead)
     profile: str = "auto"
     missing: list[Missing] = []
+    hanging: list[CameTo] = []  # what the ranks came to last, while one of them waits for long
 
     def add_missing(self, what: str, why: str, lost: bool = False, process: int | None = None) -> None:
         """Note once that something was not captured, and by which processes, where it holds for them alone."""

@@ -58,19 +58,6 @@ class PartWriter:
             write_table(table, self._tables / name / f"{self._host}-{self.last + 1:06d}.parquet")
             self.last += 1
 
-    def replace(self, name: str, table: pa.Table) -> None:
-        """Put these rows in the place of all that the host has in a table. Raises OSError as `write` does; then the
-        rows are as they were. Who reads them may go on to, until they are replaced again."""
-        folder = self._tables / name
-        files = [file for file in self._own_files() if file.parent == folder]
-        if table.num_rows or files:
-            olds = set(files) - set(live_parts(folder))
-            table = _numbered(table.cast(TABLES[name]), self._first_process)
-            write_table(table, folder / f"{self._host}-{self.last + 1:06d}.merged.parquet")
-            self.last += 1
-            for old in olds:
-                old.unlink(missing_ok=True)
-
     def discard_after(self, number: int) -> None:
         """Remove the parts with a higher number: those of a pass that was not completed."""
         for file in self._own_files():
