@@ -30,7 +30,7 @@ from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, LEFT_OUT_COLLECTI
 
 from .agreement import Agreement, is_one_of_many
 from .bucket_rounds import Rounds
-from .ddp_configuration import MOST_MODELS, configuration_of
+from .ddp_configuration import MOST_MODELS, configuration_of, facts_of
 from .exploration import compiles
 from .patching import Patches
 from .tracebacks import comes_from_a_signal_handler
@@ -87,7 +87,7 @@ class BucketExploration:
         self._agent.before_exit.append(self._end)
         self._agent.after_fork.append(self._forked)
         self._agent.note_missing(LEFT_OUT_COLLECTIVES, "left out in an exploration of buckets: to see one takes time")
-        self._agent.facts_now.append(lambda: {"ddp": list(self._configurations)} if self._configurations else {})
+        self._agent.facts_now.append(lambda: facts_of(self._configurations))
 
     def off(self) -> None:
         self._is_off = True

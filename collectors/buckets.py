@@ -19,7 +19,7 @@ from tracekit.record.wire import ALL_USED, ASYNC_CALL, BUCKET, PASSED, SOME_UNUS
 
 from .agent import Agent
 from .alive import Alive
-from .ddp_configuration import MOST_MODELS, configuration_of
+from .ddp_configuration import MOST_MODELS, configuration_of, facts_of
 from .gradient_pass import Pass, Sort
 from .groups import NO_SEQUENCE, Numbers
 from .in_flight import InFlight, Sent
@@ -344,7 +344,7 @@ class Buckets:
         return __init__
 
     def _facts(self) -> dict[str, object]:
-        return {"ddp": list(self._configurations)} if self._configurations else {}
+        return facts_of(self._configurations)
 
     def _in_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         agent = self._agent

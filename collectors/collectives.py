@@ -253,6 +253,7 @@ class Collectives:
         began = clock()
         agent, spool = self._agent, self._agent.spool
         size, dtype, device = _largest(values)
+        device = device or self._groups.device(group)
         name = self._groups.name(group)
         sequence = self._groups.begin(name) if of_all else self._groups.begin_apart(name)
         words = spool.intern(name) | spool.intern(dtype) << 32

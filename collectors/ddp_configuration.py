@@ -1,10 +1,19 @@
 """How the program has wrapped a model in DistributedDataParallel."""
 
+from collections.abc import Iterable
 from typing import Any
+
+from .exploration import compiles
 
 MOST_MODELS = 16  # that are told of, the last ones
 _MOST_PARAMETERS = 4000  # whose sizes are told: the status is written every few seconds
 _MIB = 1 << 20
+
+
+def facts_of(configurations: Iterable[dict[str, object]]) -> dict[str, object]:
+    """What the status of a process says of the models that it has wrapped."""
+    told = [{**each, "compiled": compiles()} for each in configurations]
+    return {"ddp": told} if told else {}
 
 
 def configuration_of(model: Any) -> dict[str, object]:

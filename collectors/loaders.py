@@ -102,6 +102,8 @@ class Loaders:
             "iterable": loader._dataset_kind == _ITERABLE,
             "sampler": type(sampler_of(loader._index_sampler)).__name__,
             "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
+            "prepares": getattr(loader, "worker_init_fn", None) is not None,
+            "told_epochs": hasattr(type(loader.dataset), "set_epoch"),
             "start_method": start_method,
             "daemonic": daemonic,
             "stateful": "StatefulDataLoader" in [each.__name__ for each in type(loader).__mro__],

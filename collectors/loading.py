@@ -82,8 +82,10 @@ class Loading:
 
     def _named_iterator(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            began = clock()
             original(iterator, loader, *args, **kwargs)
             try:
+                drawing = clock() - began
                 name = self._agent.loaders.name(loader)
                 iterator._tracekit = of = Iteration(
                     name,
@@ -91,6 +93,7 @@ class Loading:
                     self._next_epoch(name),
                     loader.generator,
                     not loader.num_workers,
+                    drawing_ns=drawing,
                 )
                 of.next_look = self._next_look(of, -1)
                 self._agent.loaders.used(loader)
@@ -121,8 +124,9 @@ class Loading:
                 name = spool.intern(of.loader)
                 if self._fetching.is_in_fetch():
                     self._agent.loaders.facts_of(of.loader)["inside"] = True
+                drawing = of.drawing_ns + (end - of.reset_at if of.reset_at else 0)
                 for worker, process in enumerate(iterator._workers):
-                    spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid)
+                    spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid, drawing)
                 _note_arrivals(iterator, of)
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -177,6 +181,8 @@ class Loading:
     def _new_epoch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             self._agent.workers_to_fork.end()  # the sampler may fork, too
+            if first_iter and hasattr(iterator, "_tracekit"):
+                iterator._tracekit.reset_at = clock()
             original(iterator, loader, first_iter)
             try:
                 if hasattr(iterator, "_tracekit"):

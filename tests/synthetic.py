@@ -47,6 +47,7 @@ class Tape:
     parent: int = -1
     worker: int = -1
     thread: int = 1
+    world: int = -1
     host: str = "node0"
     now: int = 0
     rows: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
@@ -278,6 +279,7 @@ def _process(tape: Tape, length: int) -> Row:
         "role": tape.role,
         "rank": tape.rank,
         "local_rank": tape.rank,
+        "world_size": tape.world,
         "worker": tape.worker,
         "host": tape.host,
         "command": "python train.py",

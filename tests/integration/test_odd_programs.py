@@ -22,10 +22,14 @@ def recorded(tmp_path: Path, program: str, *words: str, flags: tuple[str, ...] =
 @pytest.mark.parametrize("flags", [(), pytest.param(("--profile", "full"), marks=pytest.mark.long)])
 def test_odd_loading(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Also: a loop that takes all batches and asks for no more leaves no epoch early; loaders that are unpickled are
-    one by the place of their use; nobody but the program calls what it has put into a sampler."""
-    loaders = recorded(tmp_path, "odd_loading.py", str(tmp_path), flags=flags).manifest.loaders
+    one by the place of their use; nobody but the program calls what it has put into a sampler; what a sampler takes is
+    not taken for starting workers."""
+    run = recorded(tmp_path, "odd_loading.py", str(tmp_path), flags=flags)
+    sorting = run.sql("SELECT duration_ns, drawing_ns FROM workers WHERE worker >= 0 AND drawing_ns >= 500_000_000")
+    assert len(sorting) == 2 and (sorting["drawing_ns"] <= sorting["duration_ns"]).all()
+    loaders = run.manifest.loaders
     told = [(each.made, each.predictability, each.left_early) for each in loaders.values() if each.predictability]
-    assert told == [(2, "run", False), (1, "run", False), (0, "epoch", False), (2, "none", False)]
+    assert told == [(2, "run", False), (1, "run", False), (0, "epoch", False), (2, "none", False), (2, "none", False)]
     assert all(each.checked == each.predicted for each in loaders.values())
 
 

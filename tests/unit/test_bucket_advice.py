@@ -314,5 +314,5 @@ def test_what_a_program_has_to_know_of_a_setting_is_said() -> None:
 
 
 def test_only_two_ranks_are_sure_of_the_same_bits() -> None:
-    assert [effect_on(ranks, False) for ranks in (2, 3, 4)] == ["identical", "numerics", "numerics"]
-    assert effect_on(2, True) == "numerics"
+    assert [effect_on(ranks, [Wrapped()]) for ranks in (2, 3, 4)] == ["identical", "numerics", "numerics"]
+    assert effect_on(2, [Wrapped(hook=True)]) == effect_on(2, [Wrapped(compiled=True)]) == "numerics"

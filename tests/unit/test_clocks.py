@@ -41,6 +41,15 @@ def planted(meetings: Meetings, host: str, offset_ns: int, ppm: float) -> Meetin
     return replace(meetings, entered=entered, left=left)
 
 
+def test_of_several_hosts_those_with_several_ranks_tell_whether_all_count_alike() -> None:
+    """GIVEN a rank that leaves at once, before others have come THEN that cannot be where both have the same clock."""
+    for hosts, is_possible in ((["a", "a", "b"], False), (["a", "b", "b"], True), (["a", "b", "c"], True)):
+        found = met(hosts)
+        assert found.is_possible
+        found.left[0] = found.entered[0]
+        assert found.is_possible == is_possible
+
+
 @given(st.integers(-2_000_000_000, 2_000_000_000), st.floats(-100, 100), st.integers(0, 1000))
 def test_a_planted_clock_is_found_to_within_50_microseconds(offset_ns: int, ppm: float, seed: int) -> None:
     truth = met(["a", "a", "b", "b"], seed)

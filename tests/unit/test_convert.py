@@ -26,7 +26,7 @@ ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
     Kind.PROBE: ("spans", {**SPAN, "kind": "probe"}),
     Kind.SHAPE: ("spans", {**SPAN, "kind": "shape"}),
     Kind.BATCH: ("batches", {"loader": "one\n<b>", "epoch": 1, "index": 2, "worker": 3, "bytes": 2, "taking_ns": 1}),
-    Kind.WORKER: ("workers", {"loader": "one\n<b>", "epoch": 1, "worker": 2, "pid": 3}),
+    Kind.WORKER: ("workers", {"loader": "one\n<b>", "epoch": 1, "worker": 2, "pid": 3, "drawing_ns": 2}),
     Kind.FETCH: (
         "fetches",
         {"turn": 1, "iteration": 2, "cpu_ns": 3, "delayed_ns": 2, "samples": 1, "faults_ns": 0, "others_ns": 0},

@@ -10,8 +10,10 @@ from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 
 from tracekit.advice import analyze
 from tracekit.analysis.batches import made_batches
+from tracekit.analysis.intervals import union
 from tracekit.analysis.loading import LoaderCosts, _device_s, loader_costs
 from tracekit.analysis.loading_cpus import computed_by_others
+from tracekit.analysis.starting import start_of
 from tracekit.analysis.steps import find_steps
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run, open_run
@@ -45,6 +47,22 @@ def test_making_batches_is_none_of_the_cpus_that_the_rest_keeps_busy(tmp_path: P
     cpu_ms = BATCHES * (MAKE_MS + threads * USE_MS)
     tape.counter("process.cpu_ns", round(cpu_ms * 1e6), 0, BATCHES * (MAKE_MS + USE_MS))
     assert costs(tmp_path / "run", tape).consumer_cpus == pytest.approx(threads, rel=0.03)
+
+
+def test_what_a_sampler_takes_is_not_what_starting_workers_takes(tmp_path: Path) -> None:
+    """GIVEN two epochs for which starting two workers takes 5 s, of which the sampler takes 4.9; and a run of an older
+    version, which did not tell."""
+    main = Tape(process=0, role="main")
+    for epoch in (0, 1):
+        for worker in (0, 1):
+            main.add(
+                "workers", 0, ns(5000.0), loader="loader", epoch=epoch, worker=worker, pid=1, drawing_ns=ns(4900.0)
+            )
+            main.add("workers", 0, ns(5000.0), loader="old", epoch=epoch, worker=worker, pid=1)
+    run = open_run(make_run(tmp_path / "run", [main]))
+    nothing = union(np.zeros(0), np.zeros(0))
+    assert start_of(run, 0, "loader", nothing) == pytest.approx(0.05)
+    assert start_of(run, 0, "old", nothing) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("delayed", [0.0, 0.5])

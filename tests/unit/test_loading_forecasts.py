@@ -396,6 +396,38 @@ def test_what_does_not_fit_into_memory_is_left_out() -> None:
     assert set(kept) == {(0, 2)} | {(workers, prefetch) for workers in (1, 2, 3, 4) for prefetch in (1, 2, 4)}
 
 
+def test_pieces_of_memory_that_would_need_too_many_open_files_are_left_out() -> None:
+    """GIVEN batches of 8 tensors, each in a piece of memory of its own, and 1024 files that may be open THEN no more
+    than 62 batches are made ahead, as half of these are for the program; two loaders share them."""
+    found = replace(costs(blocked=0.04, workers=2, memory=Memory(files=1024)))
+    found.settings.storages = 8
+    ahead = [each.settings.workers * each.settings.prefetch for each in forecasts(found).grid if each.settings.workers]
+    assert max(ahead) in range(33, 63)
+    assert left_by([(found, 8, 4)], found.memory).files == 1024 - 2 * 8 * 34
+    found.settings.storages = 0  # nobody has seen how many
+    assert max(each.settings.prefetch for each in forecasts(found).grid if each.settings.workers == 16) == 16
+
+
+def test_workers_that_the_program_prepares_are_needed() -> None:
+    found = costs(workers=2, cpu=0.0001)
+    assert {each.settings.workers for each in forecasts(found).grid} >= {0, 1}
+    found.settings.prepares = True
+    assert 0 not in {each.settings.workers for each in forecasts(found).grid}
+    alone = costs(workers=0, cpu=0.0001)
+    alone.settings.prepares = True
+    assert 0 in {each.settings.workers for each in forecasts(alone).grid}
+
+
+def test_what_a_data_set_keeps_in_memory_workers_may_make_anew() -> None:
+    """GIVEN a run without workers whose first epoch computes ten times as long for a batch as those after it THEN with
+    workers that do not persist a batch may take as long as in the first one."""
+    keeps = replace(costs(workers=0, cpu=0.01, consume=0.001), first=np.arange(BATCHES) % 50 == 0)
+    first = np.arange(BATCHES) < 50
+    computed = replace(keeps, cpu=np.where(first, 0.1, 0.01), wait=np.where(first, 0.1, 0.01))
+    (least, most), (_, usual) = per_batch(computed, 1), per_batch(keeps, 1)
+    assert least < 0.02 and most > 5 * usual
+
+
 def test_more_of_what_nobody_has_seen_is_left_out() -> None:
     """GIVEN batches of unknown size, or workers, beside a limit THEN no more of them are taken to fit; without a limit
     they are."""
@@ -601,6 +633,9 @@ def test_workers_that_persist_are_started_once() -> None:
     whole = 4 * (50 * 0.01 + 0.1)
     assert saved_by_persisting(four, 2, 2) == pytest.approx(3 * 0.1 / whole, rel=0.25)
     assert saved_by_persisting(replace(one, start=0.025, stop=0.05), 2, 2) == 0.0
+    assert saved_by_persisting(replace(four, leaves_early=True), 2, 2) == 0.0
+    hears = msgspec.structs.replace(four.settings, told_epochs=True)
+    assert saved_by_persisting(replace(four, settings=hears), 2, 2) == 0.0
     kept = Loader(num_workers=2, prefetch_factor=2, persistent_workers=True)
     assert saved_by_persisting(replace(four, settings=kept), 2, 2) == 0.0
 

@@ -1,5 +1,6 @@
 """The cap of the gradient buckets of DistributedDataParallel: how much is sent at once beside the backward pass."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from tracekit.advice.unused_parameters import SETTING as SETTING_OF_LOOK
@@ -72,7 +73,7 @@ def _of_caps(run: Run, report: Report) -> Advice:
         recommended=best.cap_mb,
         gain=gain,
         basis="model" if found.rounds is None else "measured",
-        effect=effect_on(found.ranks, any(each.hook for each in run.manifest.ddp)),
+        effect=effect_on(found.ranks, run.manifest.ddp),
         why=_why(found, best, model),
         apply=shell_line(["tracekit", "apply", f"{report.path}/settings.toml", "--", *report.command]),
     )
@@ -90,7 +91,8 @@ def _ended(run: Run, job: set[int | None]) -> str:
 def _measured_by(run: Run) -> str:
     """The command that measures other buckets: one run that tries them in turn, where that can be, or whole runs."""
     model = run.manifest.ddp[0]
-    is_whole = model.static_graph or model.gradient_as_bucket_view or model.hook or run.manifest.may_use_gpu
+    is_whole = model.static_graph or model.gradient_as_bucket_view or model.hook or model.compiled
+    is_whole |= run.manifest.may_use_gpu
     return "tracekit study ddp" if is_whole or len(run.manifest.ddp) > 1 else "tracekit record --explore buckets"
 
 
@@ -158,11 +160,11 @@ def gain_over(now: BucketForecast, other: BucketForecast) -> Gain:
     return Gain(low, expected, high)
 
 
-def effect_on(ranks: int, has_hook: bool) -> Literal["identical", "numerics"]:
+def effect_on(ranks: int, models: Iterable[Wrapped]) -> Literal["identical", "numerics"]:
     """What other buckets change in the results: two ranks add up an element in one order only, and halve it exactly,
-    unless the program does something else with each bucket. Without a look for unused parameters torch forms other
-    buckets, too."""
-    return "identical" if ranks == 2 and not has_hook else "numerics"
+    unless the program does something else with each bucket, or compiles other graphs for other buckets. Without a look
+    for unused parameters torch forms other buckets, too."""
+    return "identical" if ranks == 2 and not any(each.hook or each.compiled for each in models) else "numerics"
 
 
 def _why(summary: BucketSummary, best: BucketForecast, model: Wrapped) -> str:

@@ -23,7 +23,7 @@ from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, LoaderSummary, Report, Setting
 from tracekit.analysis.steps import steps_of
-from tracekit.analysis.words import shell_line
+from tracekit.analysis.words import in_words, shell_line
 from tracekit.errors import RunError
 from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait
 from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
@@ -45,6 +45,8 @@ _FULL = 0.9
 _TYPICAL_ERROR = 0.03
 _MS = 1e3
 _OPEN_FILES = "a file that its data set holds open is one for all forked workers: open it in each"
+_ONE_THREAD = "torch has one thread in a worker, which may change the last bits of what it computes there"
+_MISS_CHANGES = "those that persist do not see what the program changes in its data set later"
 _SHARED_OUT = "reads an iterable data set, which other workers would share out differently"
 
 
@@ -221,8 +223,9 @@ def _advise(
             f"; the run has not seen more than {costs.readers} being made at once, and how much it saves depends on how"
             f" storage and CPUs serve more{_of_one_thread(costs)}; {_how_to_probe(report)} tells"
         )
-    if chosen.num_workers and not summary.num_workers and by in ("", "fork"):
-        why += f"; {_OPEN_FILES}"
+    if chosen.num_workers and not summary.num_workers:
+        why += f"; {_OPEN_FILES}" if by in ("", "fork") else ""
+        why += f"; {_ONE_THREAD}" if costs.alone >= 1 + AS_GOOD else ""
     if chosen.num_workers > costs.cpus:
         why += "; torch may warn of more workers than CPUs, and runs them"
     values = {f"loader.{name}.num_workers": chosen.num_workers}
@@ -247,7 +250,7 @@ def _further(
             "persistent_workers",
             True,
             saved_by_persisting(costs, workers, prefetch),
-            f"{summary.epochs} epochs, and the workers are started anew for each",
+            f"{summary.epochs} epochs, and the workers are started anew for each; {_MISS_CHANGES}",
         ),
         (
             "in_order",
@@ -360,14 +363,6 @@ def _how_to_probe(report: Report) -> str:
 
 def _how_to_study(report: Report) -> str:
     return f"`{shell_line(['tracekit', 'study', 'loading', '--', *report.command])}`"
-
-
-def in_words(workers: int, prefetch: int) -> str:
-    """Settings of a loader as a sentence has them."""
-    if not workers:
-        return "no workers"
-    batches = "1 batch" if prefetch == 1 else f"{prefetch} batches"
-    return f"{'1 worker' if workers == 1 else f'{workers} workers'} of {batches} ahead"
 
 
 def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:

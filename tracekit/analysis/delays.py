@@ -278,7 +278,8 @@ def _blamed(meetings: Meetings, known: NDArray[np.bool_]) -> _Blame:
         longer_kept = np.maximum(kept - meetings.kept[other, at], 0.0)
         whole = longer.sum(axis=1) + longer_kept
         waited = waiting[other, at].astype(np.float64)
-        part = np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0)
+        # What was waited beyond that has another reason, as what a slow link or clocks make of it.
+        part = np.minimum(np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0), 1.0)
         blame.phases[:] += longer * part[:, None]
         blame.kept[:] += longer_kept * part
     return blame

@@ -115,6 +115,8 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     model = models[0]
     if model.hook:
         return "the program does something else with each bucket (a communication hook)"
+    if model.compiled:
+        return "torch.compile cuts the program's graphs at the buckets, so that others make other graphs"
     if len(model.sizes) != model.parameters:
         return f"it has {model.parameters} parameters, and the sizes of {len(model.sizes)} were told"
     job = ranks_of(run, steps.main)

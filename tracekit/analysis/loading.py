@@ -65,7 +65,8 @@ class LoaderCosts:
     `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
     share of the batches whose making was seen. A GPU works for `device` between two batches, at least; nan where one
     may be used and nobody saw for how long: the program may be through with a batch before it is. Of the CPUs so many
-    are `cores`: others share one. Where the program asks `in_turn_with` another loader, each waits for both.
+    are `cores`: others share one. Where the program `leaves_early` workers had made batches of an epoch that it did not
+    take, before another one began. Where it asks `in_turn_with` another loader, each waits for both.
     """
 
     process: int
@@ -112,6 +113,7 @@ class LoaderCosts:
     is_aside: bool = False
     device: float = 0.0
     cores: float = math.inf
+    leaves_early: bool = False
     in_turn_with: str = ""
 
     def __len__(self) -> int:
@@ -265,6 +267,7 @@ def _costs(
         is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
         device=device_s if not device_s or _asked_in(profiled, asked) else math.nan,
         cores=(run.manifest.cpu.cores or math.inf) / ranks,
+        leaves_early=bool(batches["is_left"].groupby(epoch).any().iloc[:-1].any()),
     )
 
 
@@ -369,7 +372,8 @@ def _memory_beside(run: Run, process: int, ranks: int) -> Memory:
     """A rank's part of what was free when the run began, less what it came to need itself."""
     memory = run.manifest.memory
     free = None if memory.free is None else max(memory.free // ranks - _most_memory(run, process), 0)
-    return Memory(free, None if memory.shared is None else memory.shared // ranks)
+    shared = None if memory.shared is None else memory.shared // ranks
+    return Memory(free, shared, memory.files)
 
 
 def _at_once(batches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -9,13 +9,15 @@ _NS = 1e9
 
 
 def start_of(run: Run, process: int, loader: str, stopped: Intervals) -> float:
-    """What the program takes to start one worker, s."""
+    """What the program takes to start one worker, s. What its sampler takes then it takes with any number of them."""
     rows = run.sql(
-        "SELECT arg_max(start_ns, duration_ns) AS start_ns, max(duration_ns) AS duration_ns, count(*) AS count "
+        "SELECT arg_max(start_ns, duration_ns) AS start_ns, max(duration_ns) AS duration_ns, count(*) AS count,"
+        " max(coalesce(drawing_ns, 0)) AS drawing_ns "
         "FROM workers WHERE process = ? AND loader = ? AND worker >= 0 GROUP BY epoch",
         [process, loader],
     )
-    each = _went_on(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], stopped) / rows["count"]
+    took = _went_on(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], stopped)
+    each = (took - rows["drawing_ns"]).clip(lower=0) / rows["count"]
     return float(each.median()) / _NS if len(rows) else 0.0
 
 

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.analysis.gradient_passes import PASSES
-from tracekit.analysis.people import Person
+from tracekit.analysis.people import Person, world_of
 from tracekit.record.wire import ALL_USED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
 
 @dataclass(frozen=True)
 class UnusedParameters:
-    """Of so many backward passes of all ranks, `with_some` had parameters that the rank did not use. Torch looks at
-    what was used in the pass that communicates or in one before, where gradients were added up in them:
+    """Of so many backward passes of `ranks` of the `world`, `with_some` had parameters that the rank did not use. Torch
+    looks at what was used in the pass that communicates or in one before, where gradients were added up in them:
     `behind_others` passes came behind such, and one alone may have left some unused."""
 
+    world: int
     ranks: int
     passes: int
     with_some: int
@@ -53,4 +54,4 @@ def unused_parameters(run: Run, job: Sequence[Person]) -> UnusedParameters | Non
     if not rows["passes"] or rows["unknown"]:
         return None
     behind = run.sql(_BEHIND_OTHERS.format(ranks=ranks), [SOME_UNUSED, USED, ALL_USED])["behind"].iloc[0]
-    return UnusedParameters(int(rows["ranks"]), int(rows["passes"]), int(rows["some"]), int(behind))
+    return UnusedParameters(world_of(job), int(rows["ranks"]), int(rows["passes"]), int(rows["some"]), int(behind))

@@ -46,3 +46,11 @@ def _shell_word(word: str) -> str:
 
 def _shell_escape(letter: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+
+def in_words(workers: int, prefetch: int) -> str:
+    """Settings of a loader as a sentence has them."""
+    if not workers:
+        return "no workers"
+    batches = "1 batch" if prefetch == 1 else f"{prefetch} batches"
+    return f"{'1 worker' if workers == 1 else f'{workers} workers'} of {batches} ahead"

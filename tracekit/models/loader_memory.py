@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from tracekit.analysis.loading import LoaderCosts
 from tracekit.run.manifest import Memory
 
+# Of the files that a process may have open the rest is for what else it opens.
+_FOR_BATCHES = 0.5
+
 
 def needed(costs: LoaderCosts, workers: int, prefetch: int) -> tuple[int, int]:
     """The bytes that batches take in /dev/shm at most, where the largest that was seen follow each other: those that
@@ -14,13 +17,22 @@ def needed(costs: LoaderCosts, workers: int, prefetch: int) -> tuple[int, int]:
     return shared, shared + workers * costs.worker_bytes
 
 
+def files_needed(costs: LoaderCosts, workers: int, prefetch: int) -> int:
+    """How many files the program has open, one for each piece of memory that workers hand over, where all batches that
+    are ahead wait for one that takes long."""
+    return (workers * prefetch + 2) * costs.settings.storages if workers else 0
+
+
 def has_room(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
-    """Whether so many workers and their batches fit into memory, and the batches into /dev/shm, as far as there is a
-    limit. More of what nobody has seen does not."""
+    """Whether so many workers and their batches fit into memory, the batches into /dev/shm, and the pieces of memory
+    that they are into the files that may be open, as far as there is a limit. More of what nobody has seen does not."""
     if workers and (what_is_not_known(costs) or costs.memory.shared == 0):  # their queues need some of /dev/shm, too
         return False
     shared, free = costs.memory.shared, costs.memory.free
     ahead, memory = needed(costs, workers, prefetch)
+    files = costs.memory.files
+    if files is not None and files_needed(costs, workers, prefetch) > files * _FOR_BATCHES:
+        return False
     return (shared is None or ahead <= shared) and (free is None or memory <= free)
 
 
@@ -41,11 +53,12 @@ def what_is_not_known(costs: LoaderCosts) -> str:
 
 def left_by(others: Iterable[tuple[LoaderCosts, int, int]], memory: Memory) -> Memory:
     """What other loaders leave of what was free when they have so many workers and batches ahead, all at once."""
-    shared = free = 0
+    shared = free = files = 0
     for costs, workers, prefetch in others:
         ahead, every = needed(costs, workers, prefetch)
-        shared, free = shared + ahead, free + every
+        shared, free, files = shared + ahead, free + every, files + files_needed(costs, workers, prefetch)
     return Memory(
         None if memory.free is None else max(memory.free - free, 0),
         None if memory.shared is None else max(memory.shared - shared, 0),
+        None if memory.files is None else max(memory.files - int(files / _FOR_BATCHES), 0),
     )

@@ -52,6 +52,10 @@ APART = 0.15
 _FEWEST_ROUNDS = 3
 _LEVEL = 0.95
 
+# Computing so many times as long in the first epoch as in others is more than what begins there takes: the data set
+# keeps what it has made.
+_KEPT = 1.5
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -122,7 +126,7 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
         forecast(LoaderSettings(workers, prefetch, current.in_order, *startup))
         for workers in tried
         for prefetch in (ahead if workers else (2,))
-        if fits(costs, workers, prefetch)
+        if fits(costs, workers, prefetch) and (workers or not costs.settings.num_workers or not costs.settings.prepares)
     ]
     return Forecasts(Forecast(current, measured, measured, measured), own_error, grid)
 
@@ -181,8 +185,10 @@ def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> floa
     again = epochs - costs.settings.made  # of a loader that there was already
     if not workers or not costs.settings.num_workers or costs.settings.persistent_workers or again < 1:
         return 0.0
-    if costs.at_once or costs.settings.left_early:
+    if costs.at_once or costs.settings.left_early or costs.leaves_early:
         return 0.0  # one that persists has one iterator for all
+    if costs.settings.told_epochs:
+        return 0.0  # by the program, and one that persists never hears of it
     settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
     anew, kept = (time_of(each, settings, Storage()) * batches_of(costs) for each in (costs, persisting))
@@ -294,6 +300,20 @@ def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCos
     has_seen_one = probe is not None and any(each.workers for each in probe.seen)
     if probe is not None and probe.costs.settings.num_workers:
         costs = replace(costs, maker_cpus=probe.costs.maker_cpus)
-    if costs.alone == 1 or has_seen_one:
+    if has_seen_one:
         return [costs], []
-    return [replace(costs, maker_cpus=1.0)], [costs, replace(costs, cpu=costs.cpu * costs.alone, maker_cpus=1.0)]
+    kept = _computed_first(costs)
+    anew = [replace(costs, cpu=costs.cpu * kept, maker_cpus=1.0)] if kept > _KEPT else []
+    if costs.alone == 1:
+        return [costs], anew
+    return [replace(costs, maker_cpus=1.0)], [costs, replace(costs, cpu=costs.cpu * costs.alone, maker_cpus=1.0), *anew]
+
+
+def _computed_first(costs: LoaderCosts) -> float:
+    """How many times longer batches were computed in the first epoch than in those after it. A data set that keeps
+    what it has made, in memory, does so in workers for as long as they live."""
+    begins = np.flatnonzero(costs.first)
+    if len(begins) < 2 or begins[1] < 2:
+        return 1.0
+    usual = float(costs.cpu[begins[1] :].mean())  # of the first epoch not the first batch, in which all begins
+    return float(costs.cpu[1 : begins[1]].mean()) / usual if usual > 0 else 1.0

@@ -113,6 +113,7 @@ def _worker(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obje
         "epoch": records["a"],
         "worker": records["b"].astype(np.int32),
         "pid": records["c"],
+        "drawing_ns": records["d"],
     }
 
 

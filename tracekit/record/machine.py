@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,13 +38,19 @@ def describe_memory() -> Memory:
     """The memory that a program started from here can still have."""
     limit, there = free_memory(), _available()
     known = [each for each in (limit, there) if each is not None]
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Memory(min(known, default=None), _shared(), None if files == resource.RLIM_INFINITY else files)
+
+
+def _shared() -> int | None:
+    """What /dev/shm has room for, bytes."""
     try:
         shared = os.statvfs("/dev/shm")
     except FileNotFoundError:
-        return Memory(min(known, default=None), 0)
+        return 0
     except OSError:
-        return Memory(min(known, default=None))
-    return Memory(min(known, default=None), shared.f_bavail * shared.f_frsize)
+        return None
+    return shared.f_bavail * shared.f_frsize
 
 
 def _available() -> int | None:

@@ -78,8 +78,8 @@ class Kind(IntEnum):
     # The program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown; depth: for how long it
     # was at taking it, from when the bytes that a worker had sent were there, -1 unknown
     BATCH = 6
-    # A loader started a worker, in the time that all of them took; name: loader; a: epoch; b: worker; c: pid. Or it
-    # stopped all of them; b: -1; c: how many
+    # A loader started a worker, in the time that all of them took, of which its sampler took d; name: loader; a: epoch;
+    # b: worker; c: pid. Or it stopped all of them; b: -1; c: how many
     WORKER = 14
     SAMPLE = 15  # a sample was made; a: turn of its batch; b: iteration; c: its index, -1 unknown; d: CPU time
     # Something was read for a batch; name: path; a: offset, -1 unknown; b: bytes; c: CPU time of the thread

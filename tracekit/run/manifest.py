@@ -67,10 +67,12 @@ class CPU(msgspec.Struct):
 
 class Memory(msgspec.Struct):
     """What was free when the run began, bytes: memory that the machine and the cgroup gave, and /dev/shm, through which
-    loader workers hand over batches. None where that is not known."""
+    loader workers hand over batches; and how many `files` a process may have open, of which each piece of memory in
+    these is one. None where that is not known, or there is no limit."""
 
     free: int | None = None
     shared: int | None = None
+    files: int | None = None
 
 
 class Torch(msgspec.Struct):
@@ -107,6 +109,8 @@ class Loader(msgspec.Struct):
     predicted: int = 0  # those that were as predicted
     left_early: bool = False  # another epoch began when the program had not had all batches of the last
     ends_unasked: bool = False  # the program takes all batches of an epoch, and does not ask for one more
+    prepares: bool = False  # its workers, by a function of the program
+    told_epochs: bool = False  # its data set has a method by which the program tells it the epoch
     inside: bool = False  # its workers were started by the data set of another one
     stateful: bool = False  # one of torchdata's, whose state can be saved
     storages: int = 0  # pieces of memory that the tensors of a batch have; 0 where that was not seen
@@ -125,6 +129,7 @@ class Wrapped(msgspec.Struct):
     static_graph: bool = False
     find_unused_parameters: bool = False
     broadcast_buffers: bool = False
+    compiled: bool = False  # the program uses torch.compile, which cuts its graphs at buckets
     hook: bool = False  # the program, or another one of its models, does something else with each bucket
     parameters: int = 0
     bytes: int = 0

@@ -79,9 +79,15 @@ TABLES: dict[str, pa.Schema] = {
         ("bytes", pa.int64()),
         ("taking_ns", pa.int64()),
     ),
-    # A worker that a loader started; the time is that of starting all of them. Worker -1: that of stopping all of them,
-    # as many as `pid` says.
-    "workers": _table(("loader", _NAME), ("epoch", pa.int64()), ("worker", pa.int32()), ("pid", pa.int64())),
+    # A worker that a loader started; the time is that of starting all of them, and of drawing the first indices from
+    # the sampler, which took `drawing_ns` of it. Worker -1: that of stopping all of them, as many as `pid` says.
+    "workers": _table(
+        ("loader", _NAME),
+        ("epoch", pa.int64()),
+        ("worker", pa.int32()),
+        ("pid", pa.int64()),
+        ("drawing_ns", pa.int64()),
+    ),
     # A batch made, in a worker or, without workers, in the program; where batches are very short, some of them.
     # `iteration`: which pass of this process over its data set, of those that have a batch here; `turn`: the batch's
     # place among those it made in it, in which order they are delivered too. `cpu_ns` of the thread; `delayed_ns` it

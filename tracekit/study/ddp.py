@@ -47,7 +47,8 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
     run = runs.explore(())
     report = analyze(run)
     buckets, advice_of_caps = report.buckets, report.advice
-    if run.manifest.ddp and not run.manifest.may_use_gpu:
+    is_compiled = any(each.compiled for each in run.manifest.ddp)
+    if run.manifest.ddp and not run.manifest.may_use_gpu and not is_compiled:
         say("recording one run that tries every cap in turn")
         explored = analyze(runs.explore(("--explore", "buckets")))
         if explored.buckets is not None:
@@ -65,13 +66,12 @@ def study_ddp(command: list[str], folder: Path, budget_s: float, say: Callable[[
         return [Pair(BASELINE, fastest(runs, list(tried), BASELINE), len(tried))] if tried else []
 
     rounds = Rounds(runs, conditions, pairs, secrets.randbits(32), list(tried))
-    has_hook = any(each.hook for each in run.manifest.ddp)
     apply = [str(folder / "settings.toml"), "--", *command]
     own_cap = run.manifest.ddp[0].cap if run.manifest.ddp else 0.0
     ranks = world_of(ranks_of(run, report.steps.process))
 
     def save() -> Study:
-        advice = _conclude(rounds.comparisons(), tried, own_cap, effect_on(ranks, has_hook), apply)
+        advice = _conclude(rounds.comparisons(), tried, own_cap, effect_on(ranks, run.manifest.ddp), apply)
         return rounds.save(
             "ddp", entries_of(advice), advice.why, settings=advice.settings, explored=str(run.path), advice=advice.why
         )

@@ -16,11 +16,11 @@ from pathlib import Path
 from tracekit.advice import analyze
 from tracekit.advice.loader_choice import AS_GOOD, PREFETCH, about_as_good, by_storage, promising, smallest_as_good
 from tracekit.advice.loader_effects import why_no_workers
-from tracekit.advice.loading import holds_for, in_words
+from tracekit.advice.loading import holds_for
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.report_schema import LoaderForecast, LoaderSummary
 from tracekit.analysis.steps import find_steps
-from tracekit.analysis.words import shell_line
+from tracekit.analysis.words import in_words, shell_line
 from tracekit.models.loader_memory import fits, needed, what_is_not_known
 from tracekit.models.loading import MODEL_ERROR, worker_counts
 from tracekit.record.launch import words_to_run
@@ -205,7 +205,7 @@ def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Load
 
 def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
     free, shared = (None if each is None else each // loaders for each in (costs.memory.free, costs.memory.shared))
-    return replace(costs, memory=Memory(free, shared))
+    return replace(costs, memory=Memory(free, shared, costs.memory.files))
 
 
 class _Probing:

@@ -116,7 +116,8 @@ class Rounds:
                 looks = [*range(_ROUNDS_BETWEEN_LOOKS, last, _ROUNDS_BETWEEN_LOOKS), last]
             if done in looks:
                 self._level = look_level(looks.index(done) + 1, len(looks))
-                if is_settled(self.comparisons()[:-1]):  # the floor itself need not be
+                # The last look is that at the end: where later rounds take less it comes after more of them.
+                if done < looks[-1] and is_settled(self.comparisons()[:-1]):  # the floor itself need not be
                     self.stopped = f"every comparison was settled after {done} rounds"
                     return
             needed = max(_FEWEST_ROUNDS - done, 1) if done else 1  # what a round takes the first one tells

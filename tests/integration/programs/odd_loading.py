@@ -4,12 +4,13 @@ import inspect
 import os
 import pickle
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, SubsetRandomSampler, TensorDataset
 
 FILE = os.path.join(sys.argv[1], "numbers.bin")
 NUMBERS = TensorDataset(torch.arange(42))
@@ -48,6 +49,21 @@ def unpickle() -> None:
         print(sum(len(batch) for batch in again))
 
 
+def sort_for_long() -> None:
+    class Sorted(Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            time.sleep(0.5)
+            return iter([[0, 1], [2, 3]])
+
+    class SortedAsItGoes(Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            time.sleep(0.5)
+            yield from [[0, 1], [2, 3]]
+
+    for sampler in (Sorted(), SortedAsItGoes()):
+        print([batch[0].tolist() for batch in DataLoader(NUMBERS, batch_sampler=sampler, num_workers=1)])
+
+
 def change_a_sampler() -> None:
     def shuffled(self: Any) -> Iterator[int]:
         return (self.indices[at] for at in torch.randperm(len(self.indices)))
@@ -61,5 +77,5 @@ def change_a_sampler() -> None:
 if __name__ == "__main__":
     np.arange(32, dtype=np.int64).tofile(FILE)
     torch.manual_seed(0)
-    for act in (read_slices, ask_for_parameters, take_all_and_no_more, unpickle, change_a_sampler):
+    for act in (read_slices, ask_for_parameters, take_all_and_no_more, unpickle, sort_for_long, change_a_sampler):
         act()
