@@ -242,16 +242,19 @@ class Fetching:
             except Exception as error:
                 agent.fail("loading", error)
         indices = possibly_batched_index if look is None or look.samples is None else look.samples
+        undo = None if look is None or look.samples is None else look.samples.see_collated(fetcher)
         before = running() if look is not None else (0, 0)
         cpu = cpu_clock()
         start = clock()
         try:
             batch = original(fetcher, indices)
         finally:
-            end = clock()
-            cpu = cpu_clock() - cpu
+            end, cpu_then = clock(), cpu_clock()
+            if undo is not None:
+                undo()
+            cpu = cpu_then - cpu
             if look is not None:
-                self._look_away(look, before)
+                self._look_away(look, before, end, cpu_then)
                 cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
         try:
             place = self._place(fetcher)
@@ -296,7 +299,7 @@ class Fetching:
         look.faults.begin()
         return look
 
-    def _look_away(self, look: Look, before: tuple[int, int]) -> None:
+    def _look_away(self, look: Look, before: tuple[int, int], end: int, cpu: int) -> None:
         try:
             look.note_others(before)
             look.faults.end()
@@ -305,16 +308,18 @@ class Fetching:
             look.spent_ns = self._reading.spent_ns - look.spent_ns
             if look.samples is not None:
                 look.spent_ns += len(look.samples.marks) * look.samples.mark_ns
+                look.samples.are_given_back(end, cpu)
         except Exception as error:
             self._agent.fail("loading", error)
 
     def _note(self, samples: Samples, iteration: int, turn: int) -> None:
         spool, thread = self._agent.spool, threads.current().tid
-        name, mark_ns = spool.intern(_SAMPLE), samples.mark_ns
+        name, mark_ns, (freeing, cpu_freeing) = spool.intern(_SAMPLE), samples.mark_ns, samples.freeing
+        off = freeing - mark_ns  # as without us; and each is given back, which is done of all of them together
         for done, ((_, start, before), (index, end, after)) in enumerate(pairwise(samples.marks)):
             number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
-            start, end = start - done * mark_ns, end - (done + 1) * mark_ns  # as without us
-            cpu = max(after - before - mark_ns, 0)
+            start, end = start + done * off, end + (done + 1) * off
+            cpu = max(after - before - mark_ns + cpu_freeing, 0)
             spool.note((name, thread, start, max(end, start), turn, iteration, number, cpu, 0, 0, Kind.SAMPLE))
 
 

@@ -2,8 +2,9 @@
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from time import perf_counter_ns as clock
 from time import process_time_ns as process_clock
@@ -77,6 +78,8 @@ class Samples:
         self._indices = indices
         self.marks: list[tuple[Any, int, int]] = []  # (index that is done, clock, CPU time of the thread)
         self.half: tuple[int, int] | None = None  # what `running` told before the second half of them
+        self.freeing = 0, 0  # by the clock and of CPU time what giving back each sample takes, ns
+        self._collated: tuple[int, int] | None = None  # CPU time and clock when they had been put together
         Samples.prepare()
 
     @staticmethod
@@ -99,6 +102,28 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self._indices)
+
+    def see_collated(self, fetcher: Any) -> Callable[[], None]:
+        """Have it noted when the samples have been put together: what the fetcher does then is to give them back. To be
+        undone by what this returns."""
+        collate = vars(fetcher).get("collate_fn")
+        if collate is None:
+            return lambda: None
+
+        def collate_fn(samples: Any) -> Any:
+            batch = collate(samples)
+            self._collated = cpu_clock(), clock()
+            return batch
+
+        fetcher.collate_fn = collate_fn
+        return partial(setattr, fetcher, "collate_fn", collate)
+
+    def are_given_back(self, end: int, cpu: int) -> None:
+        """All of them, at this moment, by the clock and by the thread's CPU time."""
+        count = len(self.marks) - 1
+        if self._collated is not None and count == len(self._indices) > 0:
+            cpu_then, then = self._collated
+            self.freeing = (end - then) // count, (cpu - cpu_then) // count
 
 
 def running() -> tuple[int, int]:

@@ -4,9 +4,11 @@ import hashlib
 import mmap
 import threading
 import time
-from collections.abc import Iterable
-from time import thread_time_ns
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import perf_counter_ns, thread_time_ns
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -139,6 +141,34 @@ def test_indices_are_given_out_as_they_are(indices: Iterable[int]) -> None:
     samples = Samples(indices)
     assert [*samples] in ([3, 1, 2], [])
     assert (samples.half is not None) == (indices == [3, 1, 2])
+
+
+def test_giving_samples_back_is_a_part_of_them() -> None:
+    """GIVEN samples that take 5 ms each to be given back, when they have been put together THEN that is seen, and the
+    program's function is back in its place; not where they are kept, nor where they could not be put together."""
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.005)
+
+    def failing(data: list[Slow]) -> int:
+        raise ValueError
+
+    kept: list[Slow] = []
+    for collate, is_seen in ((len, True), (kept.extend, False), (failing, False)):
+        fetcher = SimpleNamespace(collate_fn=collate)
+        samples = Samples([0, 1, 2])
+        undo = samples.see_collated(fetcher)
+        with suppress(ValueError):
+            fetch(fetcher, samples, Slow)
+        samples.are_given_back(perf_counter_ns(), thread_time_ns())
+        undo()
+        assert (samples.freeing[0] >= 5_000_000) == is_seen and fetcher.collate_fn is collate
+
+
+def fetch(fetcher: Any, indices: Iterable[int], make: Callable[[], object]) -> object:
+    data = [make() for _ in indices]
+    return fetcher.collate_fn(data)
 
 
 @pytest.mark.parametrize("helps_for_s", [10.0, 0.06, 0.0])

@@ -60,7 +60,7 @@ def test_what_a_sampler_takes_is_not_what_starting_workers_takes(tmp_path: Path)
             )
             main.add("workers", 0, ns(5000.0), loader="old", epoch=epoch, worker=worker, pid=1)
     run = open_run(make_run(tmp_path / "run", [main]))
-    nothing = union(np.zeros(0), np.zeros(0))
+    nothing = union(*np.zeros((2, 0), dtype=np.int64))
     assert start_of(run, 0, "loader", nothing) == pytest.approx(0.05)
     assert start_of(run, 0, "old", nothing) == pytest.approx(2.5)
 

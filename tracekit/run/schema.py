@@ -102,7 +102,8 @@ TABLES: dict[str, pa.Schema] = {
         ("faults_ns", pa.int64()),
         ("others_ns", pa.int64()),
     ),
-    # A sample of some of these batches; `index` is that in the data set, -1 where it has none.
+    # A sample of some of these batches, what giving it back takes, which is done of all of them together, included;
+    # `index` is that in the data set, -1 where it has none.
     "samples": _table(("iteration", pa.int64()), ("turn", pa.int64()), ("index", pa.int64()), ("cpu_ns", pa.int64())),
     # A file or object that was read for one of these batches, or a part of it. `path` is "" where there were too many;
     # `offset` -1 where it is not known; a request for an object, and the wait for its first byte, have no `bytes`.
