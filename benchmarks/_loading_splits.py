@@ -20,8 +20,9 @@ ORDER = [0, 1, 1, 0]
 
 
 def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str, Any]:
-    """The `split` of the settings `now` that recorded runs tell, and its `split_errors`; empty where the program hardly
-    waits. The recorded runs are in the folder."""
+    """The `split` of the settings `now` that recorded runs tell, and its `split_errors`, of their mean and (`each`) the
+    larger one of each run by itself; empty where the program hardly waits. A run that tells nothing is off by all. The
+    recorded runs are in the folder."""
     cells = [now, f"{now}:cached", f"{now}:synthetic"]
     three, told = [np.empty((0, 2))] * len(cells), []
     for number in range(MOST_TIMES):
@@ -32,15 +33,17 @@ def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str
         three = [np.concatenate([before, times[cell]]) for before, cell in zip(three, cells, strict=True)]
         loaders = json_of([*TRACEKIT, "analyze", "--json", run])["loaders"]
         told.append(max(loaders, key=lambda each: each["batches"]))
-        splits = [each["split"] for each in told if each["split"]]
-        if not splits or not _is_stalled(three[0]):
+        if not _is_stalled(three[0]):
             return {"split": {}, "split_errors": {}}
-        split = {name: float(np.mean([each[name] for each in splits])) for name in splits[0]}
+        splits = [{"storage": 0.0, "cpu": 0.0, **each["split"]} for each in told]
+        split = {name: float(np.mean([each.get(name, 0.0) for each in splits])) for name in splits[0]}
         errors = _errors(split, float(np.mean([each["slowed"] for each in told])), three)
         largest = max(abs(errors["storage"]), abs(errors["cpu"]))
         if errors["unsure"] <= KNOWN and abs(largest - GREATEST) >= errors["unsure"]:
             break
-    return {"split": split, "split_errors": errors | {"times": len(told)}}
+    of_one = [_errors(one, each["slowed"], three) for one, each in zip(splits, told, strict=True)]
+    off = [max(abs(each["storage"]), abs(each["cpu"])) for each in of_one]
+    return {"split": split, "split_errors": errors | {"times": len(told), "each": off}}
 
 
 def _is_stalled(rounds: Times) -> bool:

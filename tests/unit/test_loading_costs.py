@@ -65,6 +65,18 @@ def test_what_a_sampler_takes_is_not_what_starting_workers_takes(tmp_path: Path)
     assert start_of(run, 0, "old", nothing) == pytest.approx(2.5)
 
 
+def test_what_a_sampler_takes_is_not_waited_for_as_a_batch(tmp_path: Path) -> None:
+    """GIVEN a sampler that takes 5 s before it gives the first indices THEN that goes by with any number of workers."""
+    tape = Tape(process=0, role="main")
+    for index in range(BATCHES):
+        start = tape.now
+        tape.gap(0.0 if index else 5000.0)
+        tape.fetch(MAKE_MS, turn=index, cpu_ms=MAKE_MS)
+        tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
+        tape.gap(USE_MS)
+    assert costs(tmp_path / "run", tape).wait == pytest.approx(np.full(BATCHES, MAKE_MS / 1e3))
+
+
 @pytest.mark.parametrize("delayed", [0.0, 0.5])
 def test_what_taking_a_batch_takes_is_told_by_those_that_were_not_taken_yet(tmp_path: Path, delayed: float) -> None:
     """GIVEN two workers, of which the first is always later, so that the program takes the second one's batch while it

@@ -189,8 +189,9 @@ def _costs(
     epoch = batches["epoch"].to_numpy()
     first = np.append(True, epoch[1:] != epoch[:-1])
     itself = (batches["worker"] < 0).to_numpy()
-    wait = (received - asked) / _NS
-    made = batches["made_ns"].to_numpy(dtype=np.int64)
+    begun, made = (batches[name].to_numpy(dtype=np.int64) for name in ("made_start_ns", "made_ns"))
+    # Of an epoch's first batch what its sampler takes to begin: as with workers, where that goes by before it is asked.
+    wait = (received - np.where(first & itself & known, np.clip(begun, asked, received), asked)) / _NS
     late = np.where(_meets(np.minimum(made, asked), asked, stops), np.nan, (asked - made) / _NS)
     cpu = _filled(cpu / _NS, known)
     at_once, length = _at_once(batches[known])
