@@ -253,7 +253,6 @@ class Collectives:
         began = clock()
         agent, spool = self._agent, self._agent.spool
         size, dtype, device = _largest(values)
-        device = device or self._groups.device(group)
         name = self._groups.name(group)
         sequence = self._groups.begin(name) if of_all else self._groups.begin_apart(name)
         words = spool.intern(name) | spool.intern(dtype) << 32
@@ -290,7 +289,7 @@ class Collectives:
                 self._come_out(self.entered)
             elif is_over and (other := self._in_flight.oldest) is not None and other is not sent:
                 self.entered.begin(other.op, other.group_and_dtype, other.sequence)  # which it has come to before
-            elif not is_over:
+            elif not is_over and not self._open:
                 self.entered.fails()
             self.entered.left(goes_on=is_over and not self._open)
         agent.governor.spent_ns += clock() - end

@@ -242,11 +242,13 @@ class Fetching:
             except Exception as error:
                 agent.fail("loading", error)
         indices = possibly_batched_index if look is None or look.samples is None else look.samples
-        undo = None if look is None or look.samples is None else look.samples.see_collated(fetcher)
+        undo: Callable[[], None] | None = None
         before = running() if look is not None else (0, 0)
         cpu = cpu_clock()
         start = clock()
         try:
+            if look is not None and look.samples is not None:
+                undo = look.samples.see_collated(fetcher)
             batch = original(fetcher, indices)
         finally:
             end, cpu_then = clock(), cpu_clock()

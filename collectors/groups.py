@@ -75,15 +75,6 @@ class Groups:
         name = getattr(group, "group_name", "")
         return f"{name}{again}" if name else ""
 
-    def device(self, group: Any) -> str:
-        """Where what has no tensors communicates, as a barrier: on an accelerator, where the group has no backend for
-        CPUs; "" otherwise."""
-        try:
-            backends = dict(each.split(":") for each in self._module.get_backend_config(group).split(","))
-        except (AttributeError, RuntimeError, TypeError, ValueError):  # another version's, or this rank is not in it
-            return ""
-        return "" if "cpu" in backends else next(iter(backends), "")
-
     def puts_off(self, group: Any) -> bool:
         """Whether what is begun in it is gathered, to be sent together."""
         world = getattr(self._module, "_world", None)

@@ -28,6 +28,7 @@ _LOOK_NS, _SHARE_OF_LOOKS = 40_000, 0.001
 _SELDOM = 64
 # What torch and torchdata call the worker that made a batch.
 _WORKER = {"worker_idx", "worker_id"}
+_TORCHS_OWN = "torch.utils.data.dataloader"
 _GOLDEN = 0.618034  # multiples of it, less their whole part, are spread evenly
 
 
@@ -181,7 +182,8 @@ class Loading:
     def _new_epoch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             self._agent.workers_to_fork.end()  # the sampler may fork, too
-            if first_iter and hasattr(iterator, "_tracekit"):
+            # Others, as torchdata's, wait there until all workers have begun.
+            if first_iter and hasattr(iterator, "_tracekit") and type(iterator).__module__ == _TORCHS_OWN:
                 iterator._tracekit.reset_at = clock()
             original(iterator, loader, first_iter)
             try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from threading import get_ident
 from time import perf_counter_ns as clock
 from time import process_time_ns as process_clock
 from time import thread_time_ns as cpu_clock
@@ -79,7 +80,7 @@ class Samples:
         self.marks: list[tuple[Any, int, int]] = []  # (index that is done, clock, CPU time of the thread)
         self.half: tuple[int, int] | None = None  # what `running` told before the second half of them
         self.freeing = 0, 0  # by the clock and of CPU time what giving back each sample takes, ns
-        self._collated: tuple[int, int] | None = None  # CPU time and clock when they had been put together
+        self.collated: tuple[int, int] | None = None  # CPU time and clock when they had been put together
         Samples.prepare()
 
     @staticmethod
@@ -107,23 +108,30 @@ class Samples:
         """Have it noted when the samples have been put together: what the fetcher does then is to give them back. To be
         undone by what this returns."""
         collate = vars(fetcher).get("collate_fn")
-        if collate is None:
+        if collate is None or type(collate) is _Noted:  # that of another thread, which asks the same fetcher
             return lambda: None
-
-        def collate_fn(samples: Any) -> Any:
-            batch = collate(samples)
-            self._collated = cpu_clock(), clock()
-            return batch
-
-        fetcher.collate_fn = collate_fn
+        fetcher.collate_fn = _Noted(self, collate)
         return partial(setattr, fetcher, "collate_fn", collate)
 
     def are_given_back(self, end: int, cpu: int) -> None:
         """All of them, at this moment, by the clock and by the thread's CPU time."""
         count = len(self.marks) - 1
-        if self._collated is not None and count == len(self._indices) > 0:
-            cpu_then, then = self._collated
+        if self.collated is not None and count == len(self._indices) > 0:
+            cpu_then, then = self.collated
             self.freeing = (end - then) // count, (cpu - cpu_then) // count
+
+
+class _Noted:
+    """The program's function that puts samples together, which notes for one batch, on one thread, when it has."""
+
+    def __init__(self, samples: Samples, collate: Callable[[Any], Any]) -> None:
+        self._samples, self._collate, self._thread = samples, collate, get_ident()
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self._collate(samples)
+        if get_ident() == self._thread:
+            self._samples.collated = cpu_clock(), clock()
+        return batch
 
 
 def running() -> tuple[int, int]:

@@ -24,16 +24,6 @@ def test_who_lets_one_group_go_counts_for_the_others() -> None:
     assert [both._of(name).count is None for name in (WORLD, "1", "2")] == [True] * 3
 
 
-@pytest.mark.parametrize(
-    ("backends", "device"),
-    [("cuda:nccl", "cuda"), ("cpu:gloo,cuda:gloo", ""), ("cpu:gloo,cuda:nccl", ""), ("odd", ""), (None, "")],
-)
-def test_where_a_barrier_goes_on(backends: str | None, device: str) -> None:
-    """As torch sends what has no tensors by CPUs, if the group can."""
-    told = {} if backends is None else {"get_backend_config": lambda group: backends}
-    assert Groups(SimpleNamespace(**told)).device(None) == device  # type: ignore[arg-type]
-
-
 class Rank:
     """A rank whose backend counts what it begins."""
 

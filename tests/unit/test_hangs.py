@@ -1,5 +1,7 @@
 """Ranks that wait for others while the program runs: when it is told, by whom, and when it is taken back."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from spooling import NOBODY, announce
 
 from tracekit.analysis.findings import title_of_never_ended
 from tracekit.analysis.hanging import hanging
+from tracekit.analysis.ranks import unfinished
 from tracekit.cli import hangs as saying
 from tracekit.cli.hangs import Hung
 from tracekit.record.flush import Flusher
@@ -191,6 +194,25 @@ def test_of_a_part_of_the_ranks_only_those_are_missing_that_were_in_it_before() 
     (title,) = ranks_in((0, "7", 5, 40), (1, "7", 4, -1), (2, "world", 3, -1))
     assert title.endswith("; rank 1 has not come to it (to number 4 last)")
     assert ranks_in((0, "7", 5, 40), (2, "world", 3, -1)) == []
+
+
+def test_who_failed_in_it_does_not_wait_in_it() -> None:
+    now = [CameTo(rank, 0, 2, "all_reduce", "world", 5, waits, waits < 0) for rank, waits in ((0, 40.0), (1, -1.0))]
+    (title,) = [title_of_never_ended(each) for each in hanging([Manifest(hanging=now)])]
+    assert title.endswith("for 40 s; rank 1 is not seen to wait in it")
+
+
+def test_of_a_job_that_was_killed_elsewhere_it_is_told_as_its_end(run: Path) -> None:
+    """GIVEN a supervisor on another node, which cannot be asked, and would have written again by now."""
+    now = [CameTo(rank, 0, 2, "all_reduce", "world", 5 - rank, 40.0 - 41 * rank) for rank in (0, 1)]
+    manifest = Manifest(host="b", node="b", supervisor=1, supervisor_started=1, hanging=now)
+    path = manifest.path_in(run)
+    manifest.save(path)
+    (title,) = [title_of_never_ended(each) for each in unfinished(open_run(run))]
+    assert " for 40 s; rank 1 has not come to it" in title
+    os.utime(path, (time.time() - 200,) * 2)
+    (title,) = [title_of_never_ended(each) for each in unfinished(open_run(run))]
+    assert " at the end; rank 1 never came to it" in title
 
 
 def test_what_all_have_come_to_is_not_told() -> None:

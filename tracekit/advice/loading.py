@@ -26,7 +26,7 @@ from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import in_words, shell_line
 from tracekit.errors import RunError
 from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait
-from tracekit.models.loader_memory import has_room, left_by, needed, what_is_not_known
+from tracekit.models.loader_memory import has_files, has_memory, left_by, needed, what_is_not_known
 from tracekit.models.loader_split import split
 from tracekit.models.loading import (
     Forecasts,
@@ -261,7 +261,7 @@ def _further(
     )
     found = []
     for setting, value, of_loader, why in tried:
-        if setting == "persistent_workers" and not has_room(costs, workers, prefetch):
+        if setting == "persistent_workers" and not has_memory(costs, workers, prefetch):
             continue  # those of other loaders would live at the same time
         # Two replays of the same batches miss what this one missed of the run, and not more than that of each other;
         # that it missed little may be luck.
@@ -382,7 +382,9 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
         return f"{costs.loader}: more than {now} is not advised, as nobody has seen {unknown}."
     why = f"{costs.loader}: {now} are as good as any, as far as {len(costs):,} batches tell"
     workers, prefetch = summary.num_workers + 1, max(summary.prefetch_factor, 1)
-    if not has_room(costs, workers, prefetch):
+    if not has_files(costs, workers, prefetch):
+        return f"{why}, and more need more open files than may be (`ulimit -n`); the program waits {how_long_it_waits(summary)}."
+    if not has_memory(costs, workers, prefetch):
         sizes = zip(needed(costs, workers, prefetch), (costs.memory.shared, costs.memory.free), strict=True)
         both = [each for each in zip(sizes, ("shared memory", "memory"), strict=True) if each[0][1] is not None]
         of_mib = [

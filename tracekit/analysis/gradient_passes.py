@@ -116,7 +116,7 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     if model.hook:
         return "the program does something else with each bucket (a communication hook)"
     if model.compiled:
-        return "torch.compile cuts the program's graphs at the buckets, so that others make other graphs"
+        return "the program uses torch.compile, which may cut its graphs at the buckets: others make other graphs"
     if len(model.sizes) != model.parameters:
         return f"it has {model.parameters} parameters, and the sizes of {len(model.sizes)} were told"
     job = ranks_of(run, steps.main)

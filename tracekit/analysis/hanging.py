@@ -25,7 +25,8 @@ def _of_group(ranks: list[CameTo]) -> NeverEnded | None:
     for number in sorted({each.sequence for each in ranks if each.waits_s >= _LONG_S}):
         inside = [each for each in ranks if each.sequence == number and each.waits_s >= 0]
         behind = sorted({(each.rank, each.sequence) for each in ranks if each.sequence < number})
-        came = {each.rank for each in ranks if each.sequence >= number} | {rank for rank, _ in behind}
+        came = {each.rank for each in ranks if each.sequence > number or (each.sequence == number and not each.failed)}
+        came |= {rank for rank, _ in behind}
         unseen = sorted(set(range(first.world)) - came) if first.group.startswith(_ALL_RANKS) else []
         ops = by_op({"op": each.op, "rank": each.rank} for each in inside)
         if behind or unseen or len(ops) > 1:

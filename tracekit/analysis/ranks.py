@@ -1,7 +1,10 @@
 """Ranks: who waited for whom and why, group by group."""
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tracekit.analysis.clocks import aligned
@@ -16,9 +19,11 @@ from tracekit.analysis.steps import Steps
 from tracekit.analysis.unfinished import NeverEnded, never_ended
 from tracekit.analysis.words import shortened
 from tracekit.run.folder import still_records
-from tracekit.run.manifest import Missing
+from tracekit.run.manifest import Manifest, Missing
 from tracekit.run.reader import Run
 
+# So much later than it should a supervisor may write on a busy machine, by another clock.
+_LATE_S = 60.0
 # What is missing of a group, so that nothing is told of it.
 NOT_TOLD = "who waited for whom in group "
 
@@ -55,7 +60,19 @@ def unfinished(run: Run) -> list[NeverEnded]:
         for row in never_ended(run).itertuples()
     ]  # fmt: skip
     recorded = [each for each in run.manifests if each.ended_ns is None and still_records(each) is not False]
-    return at_the_end + hanging(recorded)
+    found = hanging(recorded)
+    if not any(still_records(each) or _is_fresh(each.path_in(run.path), each) for each in recorded if each.hanging):
+        found = [msgspec.structs.replace(each, for_s=None) for each in found]  # the whole job was killed
+    return at_the_end + found
+
+
+def _is_fresh(path: Path, manifest: Manifest) -> bool:
+    """Whether a supervisor on another node lives, that writes its manifest anew when ranks have waited twice as long."""
+    longest = max(each.waits_s for each in manifest.hanging)
+    try:
+        return time.time() - path.stat().st_mtime < 2 * longest + _LATE_S
+    except OSError:
+        return False
 
 
 def why_nobody(group: RankGroup) -> str:

@@ -24,15 +24,23 @@ def files_needed(costs: LoaderCosts, workers: int, prefetch: int) -> int:
 
 
 def has_room(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
-    """Whether so many workers and their batches fit into memory, the batches into /dev/shm, and the pieces of memory
-    that they are into the files that may be open, as far as there is a limit. More of what nobody has seen does not."""
+    """Whether so many workers and their batches have enough of everything, as far as there is a limit."""
+    return has_memory(costs, workers, prefetch) and has_files(costs, workers, prefetch)
+
+
+def has_files(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
+    """Whether the pieces of memory that they are handed over in do not need too many open files."""
+    files = costs.memory.files
+    return files is None or files_needed(costs, workers, prefetch) <= files * _FOR_BATCHES
+
+
+def has_memory(costs: LoaderCosts, workers: int, prefetch: int) -> bool:
+    """Whether so many workers and their batches fit into memory, and the batches into /dev/shm, as far as there is a
+    limit. More of what nobody has seen does not."""
     if workers and (what_is_not_known(costs) or costs.memory.shared == 0):  # their queues need some of /dev/shm, too
         return False
     shared, free = costs.memory.shared, costs.memory.free
     ahead, memory = needed(costs, workers, prefetch)
-    files = costs.memory.files
-    if files is not None and files_needed(costs, workers, prefetch) > files * _FOR_BATCHES:
-        return False
     return (shared is None or ahead <= shared) and (free is None or memory <= free)
 
 

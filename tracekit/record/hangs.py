@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tracekit.record.flush import Flusher
 from tracekit.record.spools import LOST, Spool, SpoolFolder
-from tracekit.record.wire import IN_IT, UNKNOWN
+from tracekit.record.wire import IN_IT, LEFT, UNKNOWN
 from tracekit.run.manifest import CameTo, Manifest
 
 # Ranks wait for each other in every step, and for minutes where one of them saves what was learnt. What somebody may
@@ -67,14 +67,14 @@ class Hangs:
         """What each living rank came to last, by stem, with the record that says so."""
         found = {}
         for spool in self._spools.that_communicate():
-            process, entered = self._processes.of(spool), spool.entered()
-            if process.ended is None and len(entered) and entered["b"][0] >= 0:
+            process = self._processes.of(spool)
+            if process.ended is None and len(entered := spool.entered()) and entered["b"][0] >= 0:
                 rank, attempt, world = self._processes.rank_of(process)
                 is_in_it = entered["direction"][0] == IN_IT
                 found[spool.stem] = entered.tobytes(), CameTo(
                     rank, attempt, world, _word(spool, int(entered["name"][0])),
                     _word(spool, int(entered["a"][0]) & UNKNOWN), int(entered["b"][0]),
-                    (now - int(entered["start"][0])) / _S if is_in_it else -1.0,
+                    (now - int(entered["start"][0])) / _S if is_in_it else -1.0, bool(entered["direction"][0] == LEFT),
                 )  # fmt: skip
         return found
 

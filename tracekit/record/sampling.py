@@ -3,9 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from tracekit.errors import RunError
 from tracekit.record.tree import descendants
 from tracekit.run.manifest import Manifest, Missing
 
@@ -131,14 +133,18 @@ class Recording:
                 self._manifest.add_missing("some counters", "for long nothing could be written", lost=True)
             if not isinstance(error, OSError):
                 self._manifest.add_missing("what was not converted", f"{type(error).__name__}: {error}", lost=True)
+        hangs = self._hangs
+        if hangs is None:
+            return
         try:
-            if self._hangs is not None:
-                self._hangs.look(time.perf_counter_ns())
-        except OSError:
+            hangs.look(time.perf_counter_ns())
+        except (OSError, RunError):
             pass  # the next pass looks again
         except Exception as error:
-            self._hangs, self._manifest.hanging = None, []
+            self._hangs = None
             self._manifest.add_missing("hangs, while they last", f"{type(error).__name__}: {error}")
+            with suppress(OSError):
+                hangs.forget()
 
     def _drain(self) -> None:
         for name, sampler in list(self._samplers.items()):

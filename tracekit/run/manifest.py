@@ -25,7 +25,8 @@ class Missing(msgspec.Struct, frozen=True):
 
 class CameTo(msgspec.Struct, frozen=True):
     """What a rank that lives came to last: number `sequence` of a group, in which it has been waiting for so long when
-    its supervisor looked; -1 where it is not in it any more. `world`: how many ranks there are."""
+    its supervisor looked; -1 where it is not in it any more, as it was through or has `failed` there. `world`: how many
+    ranks there are."""
 
     rank: int
     attempt: int
@@ -34,6 +35,7 @@ class CameTo(msgspec.Struct, frozen=True):
     group: str
     sequence: int
     waits_s: float
+    failed: bool = False
 
 
 class CPU(msgspec.Struct):

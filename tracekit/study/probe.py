@@ -204,8 +204,8 @@ def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Load
 
 
 def _share(costs: LoaderCosts, loaders: int) -> LoaderCosts:
-    free, shared = (None if each is None else each // loaders for each in (costs.memory.free, costs.memory.shared))
-    return replace(costs, memory=Memory(free, shared, costs.memory.files))
+    have = costs.memory.free, costs.memory.shared, costs.memory.files
+    return replace(costs, memory=Memory(*(None if each is None else each // loaders for each in have)))
 
 
 class _Probing:
