@@ -383,7 +383,8 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
     why = f"{costs.loader}: {now} are as good as any, as far as {len(costs):,} batches tell"
     workers, prefetch = summary.num_workers + 1, max(summary.prefetch_factor, 1)
     if not has_files(costs, workers, prefetch):
-        return f"{why}, and more need more open files than may be (`ulimit -n`); the program waits {how_long_it_waits(summary)}."
+        why += ", and more may need more open files than there may be (`ulimit -n`)"
+        return f"{why}; the program waits {how_long_it_waits(summary)}."
     if not has_memory(costs, workers, prefetch):
         sizes = zip(needed(costs, workers, prefetch), (costs.memory.shared, costs.memory.free), strict=True)
         both = [each for each in zip(sizes, ("shared memory", "memory"), strict=True) if each[0][1] is not None]

@@ -67,7 +67,7 @@ def unfinished(run: Run) -> list[NeverEnded]:
 
 
 def _is_fresh(path: Path, manifest: Manifest) -> bool:
-    """Whether a supervisor on another node lives, that writes its manifest anew when ranks have waited twice as long."""
+    """Whether a supervisor on another node lives, which writes anew when its ranks have waited twice as long."""
     longest = max(each.waits_s for each in manifest.hanging)
     try:
         return time.time() - path.stat().st_mtime < 2 * longest + _LATE_S
