@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from tracekit.errors import RunError
 from tracekit.record.salvage import salvage
 from tracekit.run.files import replace_file
-from tracekit.run.manifest import CPU, MANIFEST_VERSION, Loader, Manifest, Memory, Missing, Overhead, Torch, Wrapped
+from tracekit.run.manifest import (
+    CPU,
+    MANIFEST_VERSION,
+    CameTo,
+    Loader,
+    Manifest,
+    Memory,
+    Missing,
+    Overhead,
+    Torch,
+    Wrapped,
+)
 from tracekit.settings.file import write_settings
 
 FULL = Manifest(
@@ -40,7 +51,7 @@ FULL = Manifest(
     boot="5c1d",
     pid_namespace=7,
     cpu=CPU("Xeon", 8, [0, 1], 4, 1, 1, 1.5),
-    memory=Memory(free=1 << 33, shared=1 << 26),
+    memory=Memory(free=1 << 33, shared=1 << 26, files=1024),
     torch=Torch("2.13", None, "libgomp", 4, 2, on_gpu=True),
     loaders={"loader": Loader("train.py:7", num_workers=4, prefetch_factor=2, batch_size=8)},
     ddp=[Wrapped(25.0, True, parameters=1, bytes=8, names=["weight"], sizes=[8])],
@@ -48,6 +59,10 @@ FULL = Manifest(
     overhead=Overhead(0.01, 0.004, 0.001, 0.002),
     profile="full",
     missing=[Missing("x", "y", lost=True)],
+    hanging=[
+        CameTo(0, 1, 2, "all_reduce", "world", 3, 31.5),
+        CameTo(1, 1, 2, "barrier", "world", 2, -1.0, failed=True),
+    ],
 )
 
 
