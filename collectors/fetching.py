@@ -249,6 +249,8 @@ class Fetching:
         try:
             if look is not None and look.samples is not None:
                 undo = look.samples.see_collated(fetcher)
+                cpu = cpu_clock()
+                start = clock()
             batch = original(fetcher, indices)
         finally:
             end, cpu_then = clock(), cpu_clock()
