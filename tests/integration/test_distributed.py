@@ -250,7 +250,7 @@ def test_who_never_came_to_a_collective_is_named(tmp_path: Path) -> None:
 IMPATIENT = """
 from tracekit.analysis import hanging
 from tracekit.record import hangs, sampling
-hanging._LONG_S = hangs.WRITTEN_AFTER_S = sampling.FLUSH_INTERVAL_S = 1.0
+hanging.LONG_WAIT_S = hangs.LONG_WAIT_S = sampling.FLUSH_INTERVAL_S = 1.0
 hangs.TOLD_AFTER_S = 3.0
 from tracekit.cli.main import entry
 entry()
@@ -265,7 +265,7 @@ def test_a_hang_is_told_while_it_lasts(tmp_path: Path, monkeypatch: pytest.Monke
         patience = Timer(120, recording.kill)
         patience.start()
         said = next(line.decode() for line in recording.stderr if b"tracekit: " in line)
-        monkeypatch.setattr(hanging, "_LONG_S", 1.0)
+        monkeypatch.setattr(hanging, "LONG_WAIT_S", 1.0)
         so_far = [each.title for each in analyze(open_run(tmp_path / "run")).findings if "never" in each.id]
         recording.send_signal(signal.SIGTERM)
         rest = recording.stderr.read().decode()

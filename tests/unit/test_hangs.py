@@ -213,6 +213,11 @@ def test_of_a_job_that_was_killed_elsewhere_it_is_told_as_its_end(run: Path) -> 
     os.utime(path, (time.time() - 200,) * 2)
     (title,) = [title_of_never_ended(each) for each in unfinished(open_run(run))]
     assert " at the end; rank 1 never came to it" in title
+    manifest.hanging = now[:1]
+    manifest.save(path)
+    os.utime(path, (time.time() - 200,) * 2)
+    (title,) = [title_of_never_ended(each) for each in unfinished(open_run(run))]
+    assert title.endswith(" at the end; rank 1 was not seen to wait in it")
 
 
 def test_what_all_have_come_to_is_not_told() -> None:

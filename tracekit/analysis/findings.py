@@ -208,8 +208,11 @@ def title_of_never_ended(each: NeverEnded) -> str:
         else "all ranks that are known to be of that group had come to it"
     )
     if each.unseen:
-        unseen = ("rank {} is" if len(each.unseen) == 1 else "ranks {} are").format(_listed(each.unseen))
-        rest = f"{rest}; " * bool(each.missing or each.unlike) + f"{unseen} not seen to wait in it"
+        who = f"{'rank' if len(each.unseen) == 1 else 'ranks'} {_listed(each.unseen)}"
+        is_or_was = (
+            ("is" if len(each.unseen) == 1 else "are") if goes_on else "was" if len(each.unseen) == 1 else "were"
+        )
+        rest = f"{rest}; " * bool(each.missing or each.unlike) + f"{who} {is_or_was} not seen to wait in it"
     for op, ranks in each.unlike.items():
         rest += f", {'rank' if len(ranks) == 1 else 'ranks'} {_listed(ranks)} in {op}"
     when = f"for {each.for_s:.0f} s" if each.for_s is not None else "at the end"

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 
 from tracekit.analysis.unfinished import NeverEnded, by_op
-from tracekit.run.manifest import CameTo, Manifest
+from tracekit.run.manifest import LONG_WAIT_S, CameTo, Manifest
 
 _ALL_RANKS = "world"  # the group of all of them, as its name begins
-_LONG_S = 30.0  # as long as a rank waits before it is written
 
 
 def hanging(manifests: Iterable[Manifest]) -> list[NeverEnded]:
@@ -22,7 +21,7 @@ def hanging(manifests: Iterable[Manifest]) -> list[NeverEnded]:
 
 def _of_group(ranks: list[CameTo]) -> NeverEnded | None:
     first = ranks[0]
-    for number in sorted({each.sequence for each in ranks if each.waits_s >= _LONG_S}):
+    for number in sorted({each.sequence for each in ranks if each.waits_s >= LONG_WAIT_S}):
         inside = [each for each in ranks if each.sequence == number and each.waits_s >= 0]
         behind = sorted({(each.rank, each.sequence) for each in ranks if each.sequence < number})
         came = {each.rank for each in ranks if each.sequence > number or (each.sequence == number and not each.failed)}

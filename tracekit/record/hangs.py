@@ -10,12 +10,11 @@ from pathlib import Path
 from tracekit.record.flush import Flusher
 from tracekit.record.spools import LOST, Spool, SpoolFolder
 from tracekit.record.wire import IN_IT, LEFT, UNKNOWN
-from tracekit.run.manifest import CameTo, Manifest
+from tracekit.run.manifest import LONG_WAIT_S, CameTo, Manifest
 
 # Ranks wait for each other in every step, and for minutes where one of them saves what was learnt. What somebody may
 # ask for is written early; to the user, on the stderr of the program, it is worth a line when it takes twice as long as
 # whatever has ended before. Backends give up after 10 or 30 minutes.
-WRITTEN_AFTER_S = 30.0
 TOLD_AFTER_S = 60.0
 _S = 1e9
 
@@ -43,7 +42,7 @@ class Hangs:
         due = max(TOLD_AFTER_S, 2 * self._longest_ended, self._not_before)
         records = {record for record, _ in self._inside.values()}
         untold = {record for record, waited in self._inside.values() if waited >= due} - self._told
-        if longest < WRITTEN_AFTER_S:
+        if longest < LONG_WAIT_S:
             self.forget()
         elif untold or records != self._written or longest >= 2 * self._longest_written:
             self._write([each for _, each in came.values()])

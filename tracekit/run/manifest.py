@@ -23,6 +23,10 @@ class Missing(msgspec.Struct, frozen=True):
     processes: tuple[int, ...] = ()
 
 
+# As long as a rank waits before that is written: ranks wait for each other in every step.
+LONG_WAIT_S = 30.0
+
+
 class CameTo(msgspec.Struct, frozen=True):
     """What a rank that lives came to last: number `sequence` of a group, in which it has been waiting for so long when
     its supervisor looked; -1 where it is not in it any more, as it was through or has `failed` there. `world`: how many
