@@ -235,6 +235,17 @@ def test_who_is_slower_throughout_is_named_with_no_phase(
     assert not is_named or report.ranks[0].delays[0].share_of_waiting > 0.5
 
 
+@pytest.mark.parametrize("whose", [lambda step: step // 10 % 2, lambda step: -(step // 10 % 5 != 0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_slower_throughout_for_a_while_is_named_for_no_phase(
+    seed: int, whose: Callable[[int], int], tmp_path: Path
+) -> None:
+    """GIVEN CPUs that take 16 % longer for both passes, and 10 % for the rest, in some stretches of steps."""
+    slow = [delay(phase, (0.16 if phase in PASSES else 0.1) * TAKES[phase], whose) for phase in TAKES]
+    run = ranks_run(tmp_path / "run", 2, longer=both(*slow, noise(0.003, seed)), computes=True)
+    assert find_delays(meetings_of(run), STEP_NS).delays == []
+
+
 def test_a_phase_is_named_beside_all_of_a_slower_rank(tmp_path: Path) -> None:
     late = both(slower(0.1, 1), delay("backward", 2 * SHARE * STEP_MS, lambda step: 1), noise(0.003))
     (group,) = analyze(ranks_run(tmp_path / "run", 2, longer=late, computes=True)).ranks

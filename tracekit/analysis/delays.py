@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.analysis.meetings import PHASES, Floats, Meetings, Times
-from tracekit.analysis.recurring import STRETCHES, Recurring, at_random, in_stretches, in_turns
+from tracekit.analysis.recurring import STRETCHES, Beyond, Recurring, at_random, in_stretches, in_turns
 from tracekit.analysis.resampling import interval
 from tracekit.analysis.slower_ranks import Throughout, throughout
 
@@ -139,7 +139,7 @@ class _Longer:
         least = max(NOTABLE[self.by], self.beyond)
         if self.share[0] > least:  # by the usual step, or by a few long ones
             return replace(self, undecided=self.usual > self.share[1] / 2 and self._may_be_its_start(self.share[0]))
-        found = next((each for each in self.recurring if each.longer[0] > least), None)
+        found = next((each for each in self.recurring if each.longer[0] > max(least, each.beyond)), None)
         if found is None:
             return None
         unsure = found.how == STRETCHES and self._may_be_its_start(found.longer[0])
@@ -231,13 +231,26 @@ def _than_the_others(meetings: Meetings, step_ns: float, ends: Times | None) -> 
                 yield _Longer("throughout", rank, reason, common.share, common=common, factor=factor, steps=len(known))
             for reason, series in enumerate((own - factor * others).T):
                 beyond = (factor - 1) * float(others[:, reason].mean())
-                recurring = [in_turns(series, steps[known], ranks), in_stretches(series, steps[known], ranks)]
+                alike = _alike(own - factor * others, others, reason, ranks) if by == "computing" else None
+                recurring = [in_turns(series, steps[known], ranks), in_stretches(series, steps[known], ranks, alike)]
                 if by == "blocked" and "kept" in kinds:
                     recurring.append(at_random(series, NOTABLE[by], ranks))
                 usual = float(np.median(series))
                 yield _Longer(
                     by, rank, reason, interval(series, ranks), recurring, usual, beyond=beyond, steps=len(known)
                 )
+
+
+def _alike(longer: Floats, others: Floats, reason: int, ranks: int) -> Beyond:
+    """What a rank that is `longer` than the `others` (step, reason) computes longer in some steps for that reason, as
+    it does for all: others on the machine slow a CPU for a while, and every phase of those steps."""
+
+    def beyond(chosen: NDArray[np.bool_]) -> tuple[Floats, float]:
+        common = throughout(others[chosen] + longer[chosen], others[chosen], ranks)
+        alike = ((common.factor if common else 1.0) - 1) * others[chosen, reason]
+        return alike, float(alike.mean())
+
+    return beyond
 
 
 def causes(meetings: Meetings) -> list[str]:

@@ -4,6 +4,7 @@ On average over all steps ranks that are late one after the other are not late a
 rank takes longer in them is told by others than those that chose: the steps that chose are the luckiest.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +18,20 @@ STRETCHES = "stretches"
 _FEWEST, _FEWEST_STRETCHES = 16, 3
 _NEVER = (0.0, 0.0, 0.0)
 _ROUNDS = 20  # the middle between two means stands still much sooner
+# Given which steps are chosen, what of their series is longer in every phase alike, and by how much it is on average.
+Beyond = Callable[[NDArray[np.bool_]], tuple[Floats, float]]
 
 
 @dataclass(frozen=True)
 class Recurring:
     """By how much longer a rank takes in some steps, at least, expected, at most (95 %), as a share of a step; which
-    `part` of all steps these are; and how they recur: in "turns", in "stretches", at "random"."""
+    `part` of all steps these are; how they recur: in "turns", in "stretches", at "random"; and what it takes longer in
+    them in every phase alike, which that is to exceed (`beyond`)."""
 
     longer: tuple[float, float, float] = _NEVER
     part: float = 1.0
     how: str = "turns"
+    beyond: float = 0.0
 
     @property
     def overall(self) -> tuple[float, float, float]:
@@ -49,7 +54,7 @@ def in_turns(series: Floats, steps: NDArray[np.int64], ranks: int) -> Recurring:
     return Recurring(interval(series[~chooses & (turn == means.argmax())], ranks), 1 / ranks)
 
 
-def in_stretches(series: Floats, steps: NDArray[np.int64], ranks: int) -> Recurring:
+def in_stretches(series: Floats, steps: NDArray[np.int64], ranks: int, beyond: Beyond | None = None) -> Recurring:
     """The steps whose neighbours are among the longer ones, if a rank is late for some steps in succession, and not in
     the others: they choose a step, and it tells."""
     follows = np.diff(steps) == 1
@@ -63,8 +68,10 @@ def in_stretches(series: Floats, steps: NDArray[np.int64], ranks: int) -> Recurr
     stretches = np.count_nonzero(np.diff(chosen, prepend=False) & chosen)
     if np.count_nonzero(chosen) < _FEWEST or stretches < _FEWEST_STRETCHES:
         return Recurring(how=STRETCHES)
+    alike, least = beyond(chosen) if beyond else (np.zeros(np.count_nonzero(chosen)), 0.0)
     longer, others = interval(series[chosen], ranks), interval(series[~chosen], ranks)
-    return Recurring(longer if longer[0] > others[2] else _NEVER, float(chosen.mean()), STRETCHES)
+    told = interval(series[chosen] - alike, ranks) if longer[0] > others[2] else _NEVER
+    return Recurring(told, float(chosen.mean()), STRETCHES, least)
 
 
 def at_random(series: Floats, least: float, ranks: int) -> Recurring:
