@@ -10,7 +10,8 @@ long as that is undecided, at most twice. After each of the two all caps take tu
 steps in random order, each with a model of its own: the truth, to which both count, as one process has taken 7 % longer
 than the next here, and more of them, up to eight, until what it says of each cap has a standard error of 1 %; caps with
 which torch has made the same buckets count as one. `predicted` tells of the first run, `explored` of the second.
-`errors` are those of ratios to the run's own cap; `covered`: whether the truth lies in the range, and `outside` whether
+`errors` are those of ratios to the run's own cap, and `errors_ms` those of times, which differ by as much as a process
+from the next one and a recorded step from another; `covered`: whether the truth lies in the range, and `outside` whether
 it certainly does not: by more than it is unsure of itself (95 %). Then the recommended cap, the best one and the run's
 own take turns, twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the
 recommended one is there, as a share of the best, which is `unsure` by so much (95 %); where that leaves open whether it
@@ -123,15 +124,16 @@ def measure(
         chosen = [_chosen(_joined(taken), cap, best) for cap in ours]
         are_clear = all(cap == best or _is_clear(each) for cap, each in zip(ours, chosen, strict=True))
     predicted, explored, swept = ({"recommended": cap} | each for cap, each in zip(recommended, chosen, strict=True))
+    true_ms = {cap: float(np.median(each)) for cap, each in _joined(truths).items()}
     return {
         "model": model,
         "place": place,
         "best": best,
-        "predicted": _against(reports[0], true, noise) | predicted,
-        "explored": _against(reports[1], true, noise) | explored,
+        "predicted": _against(reports[0], true, noise, true_ms) | predicted,
+        "explored": _against(reports[1], true, noise, true_ms) | explored,
         "swept": swept,
         "true_ratios": true,
-        "own_ms": float(np.median(_joined(truths)[OWN])),
+        "true_ms": true_ms,
         "recorded_ms": reports[0]["steps"]["median_ms"],
         "noise": noise,
     }
@@ -187,8 +189,11 @@ def _is_clear(chosen: dict[str, float]) -> bool:
     return abs(chosen["of_the_best"] - NEAR) > chosen["unsure"]
 
 
-def _against(report: dict[str, Any], true: dict[str, float], noise: dict[str, float]) -> dict[str, Any]:
-    """What a report tells of the caps, and how that compares with what is true of them: ratios to the own cap."""
+def _against(
+    report: dict[str, Any], true: dict[str, float], noise: dict[str, float], true_ms: dict[str, float]
+) -> dict[str, Any]:
+    """What a report tells of the caps, and how that compares with what is true of them: ratios to the own cap, and
+    times."""
     buckets = report["buckets"]
     told = {_name(each["cap_mb"], buckets["cap_mb"]): each for each in buckets["forecasts"]}
     own_ms = told[OWN]["expected_ms"]
@@ -197,6 +202,7 @@ def _against(report: dict[str, Any], true: dict[str, float], noise: dict[str, fl
     beyond = {cap: max(low - true[cap], true[cap] - high) for cap, (low, high) in ranges.items()}
     return {
         "errors": {cap: told[cap]["expected_ms"] / own_ms / true[cap] - 1 for cap in both},
+        "errors_ms": {cap: told[cap]["expected_ms"] / true_ms[cap] - 1 for cap in [OWN, *both]},
         "covered": {cap: beyond[cap] <= 0 for cap in both},
         "outside": {cap: beyond[cap] > 1.96 * noise[cap] for cap in both},
         "told": buckets,
@@ -262,11 +268,14 @@ def concluded(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _errors(found: list[dict[str, Any]]) -> dict[str, Any]:
     errors = np.abs([error for each in found for error in each["errors"].values()])
+    errors_ms = np.abs([error for each in found for error in each["errors_ms"].values()])
     return {
         "points": len(errors),
         "error_median": float(np.median(errors)),
         "error_worst": float(errors.max()),
         "error_p95": float(np.percentile(errors, 95)),
+        "error_ms_median": float(np.median(errors_ms)),
+        "error_ms_worst": float(errors_ms.max()),
         "covered": float(np.mean([hit for each in found for hit in each["covered"].values()])),
         "certainly_outside": sum(hit for each in found for hit in each["outside"].values()),
     }
