@@ -15,7 +15,7 @@ from typing import Any
 from tracekit.record.wire import Kind
 
 from .agent import Agent
-from .looking import MOST_SAMPLES, NOT_LOOKED_AT, Look, Samples, delayed, running
+from .looking import MOST_SAMPLES, NOT_LOOKED_AT, Collating, Look, Samples, delayed, running
 from .patching import Patches, place_of
 from .reading import Reading
 from .spool import threads
@@ -242,23 +242,19 @@ class Fetching:
             except Exception as error:
                 agent.fail("loading", error)
         indices = possibly_batched_index if look is None or look.samples is None else look.samples
-        undo: Callable[[], None] | None = None
+        collating = self._see_collating(fetcher)
         before = running() if look is not None else (0, 0)
         cpu = cpu_clock()
         start = clock()
         try:
-            if look is not None and look.samples is not None:
-                undo = look.samples.see_collated(fetcher)
-                cpu = cpu_clock()
-                start = clock()
             batch = original(fetcher, indices)
         finally:
             end, cpu_then = clock(), cpu_clock()
-            if undo is not None:
-                undo()
+            if collating is not None:
+                collating.undo()
             cpu = cpu_then - cpu
             if look is not None:
-                self._look_away(look, before, end, cpu_then)
+                self._look_away(look, collating, before, end, cpu_then)
                 cpu, end = max(cpu - look.spent_ns, 0), max(end - look.spent_ns, start)  # as without us
         try:
             place = self._place(fetcher)
@@ -268,6 +264,7 @@ class Fetching:
                 self._note(look.samples, iteration, turn)
             size = len(possibly_batched_index) if type(possibly_batched_index) is list else -1
             others, delayed, faults = NOT_LOOKED_AT if look is None else look.told(cpu)
+            iteration |= (collating.share_of(end - start) + 1 if collating is not None else 0) << 32
             agent.spool.note(
                 (others, threads.current().tid, start, end, turn, iteration, cpu, delayed, size, faults, _FETCH)
             )
@@ -281,6 +278,13 @@ class Fetching:
         except Exception as error:
             agent.fail("loading", error)
         return batch
+
+    def _see_collating(self, fetcher: Any) -> Collating | None:
+        try:
+            return Collating(fetcher)
+        except Exception as error:
+            self._agent.fail("loading", error)
+            return None
 
     def _place(self, fetcher: Any) -> "_Place":
         try:
@@ -303,7 +307,7 @@ class Fetching:
         look.faults.begin()
         return look
 
-    def _look_away(self, look: Look, before: tuple[int, int], end: int, cpu: int) -> None:
+    def _look_away(self, look: Look, collating: Collating | None, before: tuple[int, int], end: int, cpu: int) -> None:
         try:
             look.note_others(before)
             look.faults.end()
@@ -312,7 +316,8 @@ class Fetching:
             look.spent_ns = self._reading.spent_ns - look.spent_ns
             if look.samples is not None:
                 look.spent_ns += len(look.samples.marks) * look.samples.mark_ns
-                look.samples.are_given_back(end, cpu)
+                if collating is not None:
+                    look.samples.are_given_back(collating, end, cpu)
         except Exception as error:
             self._agent.fail("loading", error)
 

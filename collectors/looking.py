@@ -2,9 +2,8 @@
 
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from threading import get_ident
 from time import perf_counter_ns as clock
@@ -80,7 +79,6 @@ class Samples:
         self.marks: list[tuple[Any, int, int]] = []  # (index that is done, clock, CPU time of the thread)
         self.half: tuple[int, int] | None = None  # what `running` told before the second half of them
         self.freeing = 0, 0  # by the clock and of CPU time what giving back each sample takes, ns
-        self.collated: tuple[int, int] | None = None  # CPU time and clock when they had been put together
         Samples.prepare()
 
     @staticmethod
@@ -104,34 +102,41 @@ class Samples:
     def __len__(self) -> int:
         return len(self._indices)
 
-    def see_collated(self, fetcher: Any) -> Callable[[], None]:
-        """Have it noted when the samples have been put together: what the fetcher does then is to give them back. To be
-        undone by what this returns."""
-        collate = vars(fetcher).get("collate_fn")
-        if collate is None or type(collate) is _Noted:  # that of another thread, which asks the same fetcher
-            return lambda: None
-        fetcher.collate_fn = _Noted(self, collate)
-        return partial(setattr, fetcher, "collate_fn", collate)
-
-    def are_given_back(self, end: int, cpu: int) -> None:
-        """All of them, at this moment, by the clock and by the thread's CPU time."""
+    def are_given_back(self, collating: "Collating", end: int, cpu: int) -> None:
+        """All of them, at this moment, by the clock and by the thread's CPU time: what the fetcher does when it has put
+        them together."""
         count = len(self.marks) - 1
-        if self.collated is not None and count == len(self._indices) > 0:
-            cpu_then, then = self.collated
-            self.freeing = (end - then) // count, (cpu - cpu_then) // count
+        if collating.ended and count == len(self._indices) > 0:
+            self.freeing = (end - collating.ended) // count, (cpu - collating.ended_cpu) // count
 
 
-class _Noted:
-    """The program's function that puts samples together, which notes for one batch, on one thread, when it has."""
+class Collating:
+    """A fetcher's function that puts samples together, which notes for one batch, on one thread, when it does so."""
 
-    def __init__(self, samples: Samples, collate: Callable[[Any], Any]) -> None:
-        self._samples, self._collate, self._thread = samples, collate, get_ident()
+    begun = ended = ended_cpu = 0  # by the clock, and the thread's CPU time; 0: it did not come so far
+
+    def __init__(self, fetcher: Any) -> None:
+        self._fetcher, self._thread = fetcher, get_ident()
+        self._collate = vars(fetcher).get("collate_fn")
+        if type(self._collate) is Collating:  # that of another thread, which asks the same fetcher
+            self._collate = None
+        if self._collate is not None:
+            fetcher.collate_fn = self
 
     def __call__(self, samples: Any) -> Any:
-        batch = self._collate(samples)
+        begun = clock()
+        batch = self._collate(samples)  # type: ignore[misc]
         if get_ident() == self._thread:
-            self._samples.collated = cpu_clock(), clock()
+            self.begun, self.ended, self.ended_cpu = begun, clock(), cpu_clock()
         return batch
+
+    def undo(self) -> None:
+        if self._collate is not None:
+            self._fetcher.collate_fn = self._collate
+
+    def share_of(self, ns: int) -> int:
+        """Which part it had of so much time, in 1/SHARES; -1 where that is not known."""
+        return min((self.ended - self.begun) * SHARES // ns, SHARES) if self.ended and ns > 0 else -1
 
 
 def running() -> tuple[int, int]:

@@ -29,7 +29,16 @@ ROWS: dict[Kind, tuple[str, dict[str, object]]] = {
     Kind.WORKER: ("workers", {"loader": "one\n<b>", "epoch": 1, "worker": 2, "pid": 3, "drawing_ns": 2}),
     Kind.FETCH: (
         "fetches",
-        {"turn": 1, "iteration": 2, "cpu_ns": 3, "delayed_ns": 2, "samples": 1, "faults_ns": 0, "others_ns": 0},
+        {
+            "turn": 1,
+            "iteration": 2,
+            "cpu_ns": 3,
+            "delayed_ns": 2,
+            "samples": 1,
+            "faults_ns": 0,
+            "others_ns": 0,
+            "collating_ns": -1,
+        },
     ),
     Kind.SAMPLE: ("samples", {"turn": 1, "iteration": 2, "index": 3, "cpu_ns": 2}),
     Kind.READ: ("reads", {"path": "one\n<b>", "offset": 1, "bytes": 2, "cpu_ns": 3}),
@@ -130,6 +139,15 @@ def test_every_record_makes_one_row(rows: list[tuple[int, int]], offset: int) ->
     for name, table in made.items():  # a collective begins after what `d` says
         begun = 12 if name == "collectives" else 10
         assert set(table["start_ns"].to_pylist()) == {begun + offset}
+
+
+@given(st.integers(0, 1 << 45), st.integers(-1, SHARES), st.integers(0, UNKNOWN))
+def test_putting_samples_together_is_told_as_a_share_of_making(took: int, share: int, iteration: int) -> None:
+    fetched = np.zeros(1, dtype=_RECORD_TYPE)
+    fetched["kind"], fetched["end"], fetched["b"] = Kind.FETCH, took, iteration | (share + 1) << 32
+    (made,) = tables(fetched, [""], 0, 0)["fetches"].to_pylist()
+    assert made["iteration"] == iteration
+    assert made["collating_ns"] == (-1 if share < 0 else pytest.approx(took * share / SHARES, abs=1))
 
 
 def test_page_faults_and_other_threads_are_told_as_shares_of_the_cpu_time() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tracekit.collectors import fetching as module
 from tracekit.collectors import looking
 from tracekit.collectors.fetching import _LEAST_SHARE, Fetching, _Allowance
-from tracekit.collectors.looking import Faults, Look, Samples, running
+from tracekit.collectors.looking import Collating, Faults, Look, Samples, running
 from tracekit.collectors.patching import Patches
 from tracekit.record.wire import SHARES, UNKNOWN_SHARE
 
@@ -157,13 +157,42 @@ def test_giving_samples_back_is_a_part_of_them() -> None:
     kept: list[Slow] = []
     for collate, is_seen in ((len, True), (kept.extend, False), (failing, False)):
         fetcher = SimpleNamespace(collate_fn=collate)
-        samples = Samples([0, 1, 2])
-        undo = samples.see_collated(fetcher)
+        samples, collating = Samples([0, 1, 2]), Collating(fetcher)
         with suppress(ValueError):
             fetch(fetcher, samples, Slow)
-        samples.are_given_back(perf_counter_ns(), thread_time_ns())
-        undo()
+        samples.are_given_back(collating, perf_counter_ns(), thread_time_ns())
+        collating.undo()
         assert (samples.freeing[0] >= 5_000_000) == is_seen and fetcher.collate_fn is collate
+
+
+def test_putting_samples_together_is_timed_on_its_thread_alone() -> None:
+    """GIVEN a fetcher that two threads ask at once THEN the program's function is called by both, timed by the one that
+    is watched, and back in its place at the end."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def collate(data: list[int]) -> int:
+        if not data:
+            begun.set()
+            return int(go_on.wait(10))
+        time.sleep(0.02)
+        return len(data)
+
+    fetcher = SimpleNamespace(collate_fn=collate)
+    ours = Collating(fetcher)
+    other = threading.Thread(target=lambda: fetcher.collate_fn([]))
+    other.start()
+    assert begun.wait(10)
+    nested = Collating(fetcher)
+    assert fetcher.collate_fn([1, 2]) == 2
+    nested.undo()
+    told = ours.ended - ours.begun
+    go_on.set()
+    other.join()
+    assert ours.ended - ours.begun == told >= 20_000_000
+    assert ours.share_of(told) == SHARES and ours.share_of(4 * told) == SHARES // 4 and ours.share_of(0) == -1
+    assert nested.share_of(told) == -1
+    ours.undo()
+    assert fetcher.collate_fn is collate
 
 
 def fetch(fetcher: Any, indices: Iterable[int], make: Callable[[], object]) -> object:

@@ -419,23 +419,24 @@ def test_operators_that_a_team_computes_may_take_a_worker_longer(
     assert costs(tmp_path / "run", tape, threads).alone == pytest.approx(alone)
 
 
-@pytest.mark.parametrize("looked_at", [5, 0])
-def test_what_putting_samples_together_takes_is_told_by_the_batches_that_were_looked_at(
-    tmp_path: Path, looked_at: int
+@pytest.mark.parametrize(("seen", "looked_at"), [(20, 5), (20, 20), (1, 0), (0, 0)])
+def test_what_putting_samples_together_takes_is_told_by_usual_batches(
+    tmp_path: Path, seen: int, looked_at: int
 ) -> None:
-    """GIVEN batches of 5 ms, of which those that are looked at get two samples for 1.5 ms each, the first one for 0.5
-    THEN 40 % of making is putting them together; not known where none is looked at."""
+    """GIVEN batches of 5 ms, whose samples are put together for 2 ms; for 4 of the first one, and for 3 of those that
+    are looked at THEN the usual ones tell, if there are any; not known where none was seen."""
     tape = Tape(process=0, role="main")
     for index in range(20):
         start = tape.now
         batch(tape, index)
-        tape.rows["fetches"][-1]["samples"] = 2
-        for number in (0, 1) if index < looked_at else ():
-            begun = start + ns(1.5) * number
-            tape.add("samples", begun, begun + ns(1.5 if index else 0.5), index=2 * index + number, cpu_ns=0)
+        if index < looked_at:
+            tape.add("samples", start, start + ns(0.5), index=index, cpu_ns=0)
+        together = 4.0 if not index else 3.0 if index < looked_at else 2.0
+        tape.rows["fetches"][-1]["collating_ns"] = ns(together) if index < seen else -1
         tape.gap(USE_MS)
     found = costs(tmp_path / "run", tape).collating
-    assert found == (pytest.approx(0.4, rel=1e-3) if looked_at else None)
+    expected = {(20, 5): 0.4, (20, 20): 0.6, (1, 0): 0.8, (0, 0): None}[seen, looked_at]
+    assert found == (expected and pytest.approx(expected, rel=1e-3))
 
 
 @pytest.mark.parametrize("told", [Loader(num_workers=-3), Loader(num_workers=10**12), Loader(prefetch_factor=-1)])

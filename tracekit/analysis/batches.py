@@ -11,7 +11,7 @@ from tracekit.run.reader import Run
 
 _MADE = [
     "maker", "made_start_ns", "made_ns", "cpu_ns", "reading_cpu_ns", "sampling_ns", "sampled", "delayed_ns",
-    "faults_ns", "others_ns", "samples", "iteration", "turn", "ready_ns",
+    "faults_ns", "others_ns", "collating_ns", "samples", "iteration", "turn", "ready_ns",
 ]  # fmt: skip
 
 
@@ -19,11 +19,11 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
     """One row per batch that a process got, by loader, epoch and index: `asked_ns`, `received_ns`, `worker` (-1: the
     program itself), `bytes`, `taking_ns` (-1: not known); and how it was made: by which process (`maker`), from
     `made_start_ns` to `made_ns`, `cpu_ns`, of those that were looked at `reading_cpu_ns` (of it, in reads),
-    `sampling_ns` (to get so many samples as were `sampled`; the rest puts them together) and `delayed_ns` (waiting
-    for a CPU; -1 where not measured) and `faults_ns` (that page faults may have taken; -1 likewise) and `others_ns`
-    (for how long other threads of the maker ran; -1 likewise), `samples`, `iteration`, `turn`, and when all workers
-    had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0. `is_left`: of the epoch
-    its worker was seen to make more than the program took.
+    `sampling_ns` (to get so many samples as were `sampled`) and `delayed_ns` (waiting for a CPU; -1 where not measured)
+    and `faults_ns` (that page faults may have taken; -1 likewise) and `others_ns` (for how long other threads of the
+    maker ran; -1 likewise), `collating_ns` (to put its samples together; -1 likewise), `samples`, `iteration`, `turn`,
+    and when all workers had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0.
+    `is_left`: of the epoch its worker was seen to make more than the program took.
     """
     workers = started_workers(run, process)
     run = run.of(process, *workers["maker"].tolist())  # what others made is as much again for each rank
@@ -35,7 +35,8 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
     )
     fetches = run.sql(
         "SELECT process AS maker, thread, iteration, turn, samples, cpu_ns, delayed_ns, "
-        "coalesce(faults_ns, -1) AS faults_ns, coalesce(others_ns, -1) AS others_ns, start_ns AS made_start_ns, "
+        "coalesce(faults_ns, -1) AS faults_ns, coalesce(others_ns, -1) AS others_ns, "
+        "coalesce(collating_ns, -1) AS collating_ns, start_ns AS made_start_ns, "
         "start_ns + duration_ns AS made_ns FROM fetches"
     )
     reading = _within(run, "reads", "sum(inside.cpu_ns) AS reading_cpu_ns")

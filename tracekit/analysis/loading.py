@@ -324,12 +324,14 @@ def _delayed(batches: pd.DataFrame, waited: Seconds) -> Seconds:
 
 
 def _collating(batches: pd.DataFrame) -> float | None:
-    """The share of the time of making batches in which no sample was got, of those batches that were looked at: but for
-    the first ones, which are so more often than others, and take longer to put together."""
-    looked = batches[(batches["samples"] > 0) & (batches["sampled"] == batches["samples"])]
-    looked = looked[looked["turn"] > 0] if (looked["turn"] > 0).any() else looked
-    making = float((looked["made_ns"] - looked["made_start_ns"]).sum())
-    return max(1 - float(looked["sampling_ns"].sum()) / making, 0.0) if making > 0 else None
+    """The share of the time of making batches in which their samples were put together: but for the first ones, and
+    those that were looked at closely, which take longer for that than others: 22 % in place of 14 % of what 32 small
+    tensors take to make was seen, as what looks at each comes in between."""
+    told = batches[(batches["maker"] >= 0) & (batches["collating_ns"] >= 0)]
+    for usual in ("sampled == 0", "turn > 0"):
+        told = told.query(usual) if len(told.query(usual)) else told
+    making = float((told["made_ns"] - told["made_start_ns"]).sum())
+    return min(float(told["collating_ns"].sum()) / making, 1.0) if making > 0 else None
 
 
 def _filled(values: Seconds, known: NDArray[np.bool_]) -> Seconds:

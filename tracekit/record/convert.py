@@ -119,14 +119,16 @@ def _worker(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, obje
 
 def _fetch(records: np.ndarray, words: pa.Array, offset: int) -> dict[str, object]:
     faults, others = (records[name].astype(np.int64) for name in ("direction", "name"))
+    took, collating = records["end"] - records["start"], (records["b"] >> 32) - 1
     return {
         "turn": records["a"],
-        "iteration": records["b"],
+        "iteration": records["b"] & UNKNOWN,
         "cpu_ns": records["c"],
         "delayed_ns": records["d"],
         "samples": records["depth"],
         "faults_ns": np.where(faults <= SHARES, records["c"] * faults // SHARES, -1),
         "others_ns": np.where(others < UNKNOWN, records["c"] * others // SHARES, -1),
+        "collating_ns": np.where(collating >= 0, (took / SHARES * collating).astype(np.int64), -1),
     }
 
 

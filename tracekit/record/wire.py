@@ -71,9 +71,10 @@ class Kind(IntEnum):
     LAYER = 2  # a: layer id; b: 1 when layers inside an RNN were told apart during this call
     PHASE = 3  # name: backward | optimizer; a: which optimizer, or 1 for torch.autograd.grad
     RANGE = 4  # a span that the user named
-    # A batch was made; a: its turn among those of its iteration; b: the iteration of this process; c: CPU time of the
-    # thread; d: for how long it waited for a CPU, -1 unknown; depth: samples in it, -1 unknown; direction: what of c
-    # page faults may have taken, in 1/SHARES; name: for how long other threads of the process ran meanwhile, likewise
+    # A batch was made; a: its turn among those of its iteration; b: the iteration of this process and, above bit 32,
+    # for which part of the time its samples were put together, in 1/SHARES, plus 1; c: CPU time of the thread; d: for
+    # how long it waited for a CPU, -1 unknown; depth: samples in it, -1 unknown; direction: what of c page faults may
+    # have taken, in 1/SHARES; name: for how long other threads of the process ran meanwhile, likewise
     FETCH = 5
     # The program got a batch; name: loader; a: epoch; b: index; c: worker; d: bytes, -1 unknown; depth: for how long it
     # was at taking it, from when the bytes that a worker had sent were there, -1 unknown

@@ -92,7 +92,7 @@ TABLES: dict[str, pa.Schema] = {
     # `iteration`: which pass of this process over its data set, of those that have a batch here; `turn`: the batch's
     # place among those it made in it, in which order they are delivered too. `cpu_ns` of the thread; `delayed_ns` it
     # waited for a CPU, page faults may have taken `faults_ns` of its time, and other threads of the process ran for
-    # `others_ns`; -1 where that was not measured.
+    # `others_ns`; its samples were put together for `collating_ns`; -1 where that was not measured.
     "fetches": _table(
         ("iteration", pa.int64()),
         ("turn", pa.int64()),
@@ -101,6 +101,7 @@ TABLES: dict[str, pa.Schema] = {
         ("delayed_ns", pa.int64()),
         ("faults_ns", pa.int64()),
         ("others_ns", pa.int64()),
+        ("collating_ns", pa.int64()),
     ),
     # A sample of some of these batches, what giving it back takes, which is done of all of them together, included;
     # `index` is that in the data set, -1 where it has none.
