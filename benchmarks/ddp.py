@@ -12,10 +12,10 @@ than the next here, and more of them, up to eight, until what it says of each ca
 which torch has made the same buckets count as one. `predicted` tells of the first run, `explored` of the second.
 `errors` are those of ratios to the run's own cap, and `errors_ms` those of times, which differ by as much as a process
 from the next one and a recorded step from another; `covered`: whether the truth lies in the range, and `outside`
-whether it certainly does not: by more than it is unsure of itself (95 %). Then the recommended cap, the best one and the run's
-own take turns, twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast the
-recommended one is there, as a share of the best, which is `unsure` by so much (95 %); where that leaves open whether it
-is 98 %, they go on, up to six times, all of which count.
+whether it certainly does not: by more than it is unsure of itself (95 %). Then the recommended cap, the best one and
+the run's own take turns, twice too, as the best of many in the same rounds is the luckiest: `of_the_best` is how fast
+the recommended one is there, as a share of the best, which is `unsure` by so much (95 %); where that leaves open
+whether it is 98 %, they go on, up to six times, all of which count.
 What no forecast can do better: `by_chance` are the errors that one would have that told nothing but the truth, by how
 much what is measured here as the truth is unsure, and `swept` is the cap that the first half of the truth, a sweep of
 all of them, would recommend. Three quarters of an hour on two CPUs, or more.

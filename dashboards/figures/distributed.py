@@ -149,3 +149,34 @@ def buckets_figure(buckets: BucketSummary) -> go.Figure:
     figure.update_xaxes(title_text="cap of a bucket (MiB)", type="log")
     figure.update_yaxes(title_text="step (ms)", rangemode="tozero")
     return figure
+
+
+def what_if_figure(buckets: BucketSummary) -> go.Figure:
+    """What a step would take, with its range, were something else; hollow where the program's results would differ. The
+    line is the step as it is."""
+    figure = go.Figure()
+    for effect, name, symbol in (("", "results stay", "circle"), ("numerics", "results differ", "circle-open")):
+        some = [each for each in buckets.what_if if (each.effect == "numerics") == bool(effect)]
+        if not some:
+            continue
+        figure.add_trace(
+            go.Scatter(
+                name=name,
+                x=[each.expected_ms for each in some],
+                y=[each.what for each in some],
+                error_x={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [each.high_ms - each.expected_ms for each in some],
+                    "arrayminus": [each.expected_ms - each.low_ms for each in some],
+                },
+                mode="markers",
+                marker={"color": ACCENT, "symbol": symbol, "size": 9},
+                hovertemplate="%{y}: %{x:.4g} ms<extra></extra>",
+            )
+        )
+    figure.add_vline(x=buckets.forecasts[0].expected_ms, line={"color": MUTED, "dash": "dot"}, annotation_text="now")
+    styled(figure, 120 + 26 * len(buckets.what_if), showlegend=True)
+    figure.update_xaxes(title_text="step (ms)", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure

@@ -14,7 +14,13 @@ from tracekit.analysis.report_schema import ClockSummary, RankGroup, Report
 from tracekit.analysis.text_ranks import CAUSES
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES, LOADING_COLORS, PHASE_COLORS
-from tracekit.dashboards.figures.distributed import buckets_figure, efficiency_figure, meetings_figure, middle_of
+from tracekit.dashboards.figures.distributed import (
+    buckets_figure,
+    efficiency_figure,
+    meetings_figure,
+    middle_of,
+    what_if_figure,
+)
 from tracekit.dashboards.figures.ranking import Part, ranking_figure
 from tracekit.dashboards.pages.page import Page, View, graph, nothing, page, section, the_run
 from tracekit.run.reader import Run
@@ -35,7 +41,11 @@ def render(view: View) -> Component:
     return page(
         "Distributed",
         section("Whose delays the others waited for", *causes_told) if causes_told else None,
-        section("What a step would take with other gradient buckets", graph(buckets_figure(report.buckets)))
+        section(
+            "What a step would take with other gradient buckets",
+            graph(buckets_figure(report.buckets)),
+            graph(what_if_figure(report.buckets)) if report.buckets.what_if else None,
+        )
         if report.buckets
         else None,
         *(

@@ -103,6 +103,7 @@ def test_the_command_takes_workers_of_a_scheduler(path: Path, alone: bytes) -> N
     assert given.stdout.encode().rstrip() == alone
 
 
+@pytest.mark.long
 def test_jobs_of_a_queue_do_the_work_and_are_ended(path: Path, alone: bytes, tmp_path: Path) -> None:
     pytest.importorskip("dask_jobqueue")
     for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):

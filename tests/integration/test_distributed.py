@@ -1,5 +1,6 @@
 """Ranks: what is recorded of their communication, that it changes nothing, and whose delays are named."""
 
+import itertools
 import json
 import os
 import signal
@@ -365,7 +366,7 @@ def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned
         torchrun_here = [
             sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(number),
             "--nproc-per-node", "1", "--master-addr", two_hosts[0].address, "--master-port", "29531",
-            str(PROGRAMS / "late_ranks.py"), "--steps", "150", "--width", "128",
+            str(PROGRAMS / "late_ranks.py"), "--steps", "400", "--width", "128",
         ]  # fmt: skip
         words = [*TRACEKIT, "record", "-q", "--job", "one", "-o", str(run), "--", *torchrun_here]
         environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": host.interface}
@@ -385,10 +386,12 @@ def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned
     # It is one machine, so both have the same clock, and what is told of them is as sure as is said.
     assert abs(clock.offset_ns) <= abs(clock.unsure_ns) + 50_000
     own = np.array([False, True])
-    entered, left = meetings.entered.copy(), meetings.left.copy()
-    for times in (entered, left):
-        times[own] += 1_000_000_000 + ((times[own] - times.min()) * 50e-6).astype(np.int64)
-    found, (clock,) = aligned(replace(meetings, entered=entered, left=left))
-    assert np.abs(found.entered - meetings.entered)[1].max() <= abs(clock.unsure_ns) + 50_000
+    for planted_s, drift in itertools.product((1, -1), (50e-6, -50e-6)):
+        entered, left = meetings.entered.copy(), meetings.left.copy()
+        for times in (entered, left):
+            times[own] += planted_s * 1_000_000_000 + ((times[own] - times.min()) * drift).astype(np.int64)
+        found, (clock,) = aligned(replace(meetings, entered=entered, left=left))
+        assert np.abs(found.entered - meetings.entered)[1].max() <= 50_000
+        assert (found.entered.max(axis=0) <= found.left.min(axis=0)).all()  # nobody leaves before the last one comes
     report = analyze(opened)
     assert report.ranks[0].ranks == [0, 1]

@@ -98,6 +98,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_who_waits_for_a_functional_collective_is_not_late(tmp_path: Path) -> None:
     """GIVEN a rank that sleeps before what tensor parallelism would send in the forward pass THEN it is named, and not
     the other one, which waits for it there."""
@@ -150,3 +151,67 @@ def test_ranks_of_uneven_inputs_go_on_with_the_same_numbers(tmp_path: Path) -> N
     assert (found["ranks"] == 2).all() and (found["kinds"] == 1).all()
     looks = unused_parameters(done.run, ranks_of(done.run, find_steps(done.run).main))
     assert looks is not None and (looks.ranks, looks.passes, looks.with_some) == (2, 2 * 10 + 2 * 10 + 6, 0)
+
+
+ODD_ENDS = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+def learn(batches):
+    for number, batch in enumerate(batches):
+        if sys.argv[1] == "killed" and dist.get_rank() == 1 and number == 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.ones(8 * 60, 64)
+if sys.argv[1] == "no data":
+    with Join([model]):
+        learn(DataLoader(data[: len(data) * (1 - dist.get_rank())], 8))
+else:
+    learn(DataLoader(data, 8))
+if sys.argv[1] == "alone for a while":
+    with model.no_sync():
+        learn(DataLoader(data[: 8 * (7 + 20 * dist.get_rank())], 8))
+    learn(DataLoader(data, 8))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("how", "steps", "meetings"),
+    [("killed", [40, 40], 40), ("no data", [60], 0), ("alone for a while", [127, 147], 120)],
+)
+def test_ranks_that_do_not_do_as_much_are_recorded_and_told(
+    how: str, steps: list[int], meetings: int, tmp_path: Path
+) -> None:
+    """GIVEN a rank that is killed on its way, has no data, or takes more steps than the other one by itself THEN the
+    program ends as without us, what each did is there, they are the same meetings on both, and nobody is named."""
+    program = tmp_path / "program.py"
+    program.write_text(ODD_ENDS)
+    alone = plain([*TORCHRUN, str(program), how])
+    done = record([*TORCHRUN, str(program), how], tmp_path / "run")
+    assert (done.code, done.out) == (alone.returncode, alone.stdout), done.err
+    took = done.run.sql(
+        "SELECT rank, count(*) AS steps FROM spans JOIN processes USING (process)"
+        " WHERE kind = 'phase' AND name = 'optimizer' GROUP BY rank ORDER BY rank"
+    )["steps"]
+    assert took.tolist() == steps
+    met = done.run.sql(
+        "SELECT count(*) AS ranks FROM collectives WHERE bucket >= 0 GROUP BY sequence HAVING count(*) = 2"
+    )
+    assert len(met) >= meetings
+    report = analyze(done.run)
+    assert [group.ranks for group in report.ranks] == [[0, 1]] and not report.ranks[0].delays
+    never = [each for each in report.findings if each.id == "distributed.never_ended"]
+    assert ["rank 1 never came to it" in each.title for each in never] == [True] * (how == "killed")

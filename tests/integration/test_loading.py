@@ -214,7 +214,7 @@ if __name__ == "__main__":
         (2, "", "fork"),
         pytest.param(2, "persistent", "fork", marks=pytest.mark.long),
         pytest.param(2, "", "spawn", marks=pytest.mark.long),
-        (2, "persistent", "forkserver"),
+        pytest.param(2, "persistent", "forkserver", marks=pytest.mark.long),
     ],
 )
 def test_what_a_batch_costs_is_known_where_it_is_made(

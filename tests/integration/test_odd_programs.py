@@ -33,6 +33,7 @@ def test_odd_loading(tmp_path: Path, flags: tuple[str, ...]) -> None:
     assert all(each.checked == each.predicted for each in loaders.values())
 
 
+@pytest.mark.long
 def test_odd_training(tmp_path: Path) -> None:
     """Also: windows end in an evaluation that lasts, and the backward pass of a layer is not over with the first of the
     passes inside it."""

@@ -174,7 +174,7 @@ IN_PROGRAM_AND_BESIDE = ["layers", "counters"]  # all collectors of either are i
     ("faulty", "when"),
     [
         (["operators", "garbage"], "event"),
-        (["collectives"], "event"),
+        pytest.param(["collectives"], "event", marks=pytest.mark.long),
         (OF_A_LOOP, "event"),
         (IN_PROGRAM_AND_BESIDE, "install"),
         *(pytest.param([each], "event", marks=pytest.mark.long) for each in COLLECTORS if each != "collectives"),

@@ -204,6 +204,7 @@ def test_garbage_is_collected_when_it_would_be(tmp_path: Path) -> None:
     assert max(older) <= 1
 
 
+@pytest.mark.long
 def test_collections_of_garbage_are_seen_in_the_loop_and_in_workers(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS / "collecting.py")]
     recorded = record(command, tmp_path / "run")

@@ -9,7 +9,7 @@ from synthetic import Tape, make_run
 
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
-from tracekit.analysis.report_schema import BucketForecast, BucketSummary, Finding
+from tracekit.analysis.report_schema import BucketForecast, BucketSummary, Finding, WhatIf
 from tracekit.dashboards.app import show
 from tracekit.dashboards.figures.distributed import efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.library import Library
@@ -91,6 +91,12 @@ def test_of_ranks_that_never_met_nobody_is_said_not_to_be_late(tmp_path: Path) -
     with Library(tmp_path) as library:
         library.open("one").report().buckets = BucketSummary(25.0, 2, 8, 1 << 20, None, None, [FORECAST])
         drawn = str(show(library, "/", "/distributed", "?run=one")[2])
+        library.open("one").report().buckets.what_if = [
+            WhatIf("", "half the latency", 8.0, 9.0, 10.0),
+            WhatIf("numerics", "half the bytes", 7.0, 8.0, 9.0),
+        ]
+        with_others = str(show(library, "/", "/distributed", "?run=one")[2])
+    assert "half the latency" in with_others and "results differ" in with_others and "results differ" not in drawn
     assert "other gradient buckets" in drawn and "kept the others" not in drawn and "Whose delays" not in drawn
 
 

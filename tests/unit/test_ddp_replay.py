@@ -201,17 +201,19 @@ def test_a_planted_network_is_found_again(alpha: float, beta: float) -> None:
         truth = 10 + 1e3 * replay_pass(whole, buckets_of(sizes, each.cap_mb * MIB), network).end
         assert each.low_ms <= truth <= each.high_ms
         assert each.high_ms / each.low_ms >= (1 + MODEL_ERROR) ** 2 * 0.999
+    halved = replace(whole, sizes=whole.sizes // 2)
     otherwise = {
         "half the bandwidth": replay_pass(whole, own, replace(network, beta=2 * beta)).end,
         "twice the bandwidth": replay_pass(whole, own, replace(network, beta=beta / 2)).end,
         "half the latency": replay_pass(whole, own, replace(network, alpha=alpha / 2)).end,
         "twice the latency": replay_pass(whole, own, replace(network, alpha=2 * alpha)).end,
-        "half the bytes, as of bfloat16": replay_pass(replace(whole, sizes=whole.sizes // 2), own, network).end,
+        "half the bytes, as of a hook that sends bfloat16": replay_pass(halved, own, network).end,
         "4 batches added up before they are sent, each": (3 * whole.compute + seen.end) / 4,
     }
     told = {each.what: each for each in found.what_if}
     for what, end in otherwise.items():
         assert told[what].low_ms <= 10 + 1e3 * end <= told[what].high_ms, what
+        assert told[what].effect == ("numerics" if "bytes" in what or "batches" in what else "")
 
 
 @settings(max_examples=15, deadline=None)

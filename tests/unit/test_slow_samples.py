@@ -56,6 +56,7 @@ def test_the_first_sample_of_a_process_is_not_called_slow(tmp_path: Path) -> Non
     assert slowest["index"].iloc[0] == 17 and 0 not in set(slowest["index"])
 
 
+@pytest.mark.long
 def test_samples_that_are_alike_are_nothing_to_speak_of(tmp_path: Path) -> None:
     run = open_run(planted(tmp_path / "run", frozenset()))
     assert not [each for each in analyze(run).findings if each.id == "loading.samples"]

@@ -166,6 +166,7 @@ def test_what_is_slow_and_not_asked_about_is_dropped(clock: list[float]) -> None
     assert blocks["slow"] == 3 < blocks["near"] == blocks["a"] == blocks["b"] == blocks["a" + AGAIN]
 
 
+@pytest.mark.long
 def test_equal_conditions_are_called_different_in_few_of_a_hundred_studies(clock: list[float]) -> None:
     """Early stopping, the measured floor and both directions included: at most 5 of 100."""
     wrong = 0

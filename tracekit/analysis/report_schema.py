@@ -317,8 +317,9 @@ class BucketForecast(msgspec.Struct):
 
 
 class WhatIf(msgspec.Struct):
-    """The time of a step, ms, were something else: at least, expected, at most."""
+    """The time of a step, ms, at least, expected, at most, were something else; its `effect` as a setting's, or ""."""
 
+    effect: str
     what: str
     low_ms: float
     expected_ms: float
@@ -329,8 +330,7 @@ class BucketSummary(msgspec.Struct):
     """The gradient buckets of the model that DistributedDataParallel wraps: `forecasts` by cap, the first for that of
     the run, `cap_mb`, the largest of its `caps_mb` where it has a list. If communication cost nothing a step would take
     `ideal_ms`. The best replay `missed` what the run saw by this share of a step. Where the caps were tried in turn, in
-    so many `rounds` or, what is clearly slower, in some of them, these are None, and the forecasts were measured.
-    `what_if` something else were, with the run's own buckets; with fewer bytes, or batches added up, results differ."""
+    so many `rounds` or, what is clearly slower, in some of them, these are None, and the forecasts were measured."""
 
     cap_mb: float
     ranks: int

@@ -108,9 +108,11 @@ def buckets(report: Report) -> Lines:
         how = f"predicted; {found.ideal_ms:.4g} ms a step without communication"
     title = f"BUCKETS  of {found.bytes / 1e6:.1f} MB of gradients, {how}"
     lines = [title, *table(["cap MiB", "buckets", "ms a step", "at least to at most"], rows)]
-    if found.what_if:
+    for differs, title in ((False, f"what if, with {found.cap_mb:g} MiB"), (True, "what if, and results differ")):
         others = [
-            (each.what, f"{each.expected_ms:.4g}", f"{each.low_ms:.4g} to {each.high_ms:.4g}") for each in found.what_if
+            (each.what, f"{each.expected_ms:.4g}", f"{each.low_ms:.4g} to {each.high_ms:.4g}")
+            for each in found.what_if
+            if (each.effect == "numerics") == differs
         ]
-        lines += ["", *table([f"what if, with {found.cap_mb:g} MiB", "ms a step", "at least to at most"], others)]
+        lines += ["", *table([title, "ms a step", "at least to at most"], others)] if others else []
     return lines

@@ -53,15 +53,14 @@ MODEL_ERROR = 0.07
 # And by how much more it may, s, where steps are short: when a thread that sends gets a CPU from another one no run
 # tells, and a second bucket made steps of 4.7 ms there 1 ms longer, of which a third was replayed.
 HANDOVER_ERROR = 1e-3
-# What else may be: another network, or half of the bytes, as with a hook that sends bfloat16; what it takes to turn
-# gradients into these is not known.
-_NETWORKS: dict[str, tuple[Callable[[Network], Network], float]] = {
-    "half the bandwidth": (lambda each: replace(each, beta=each.beta * 2), 1.0),
-    "twice the bandwidth": (lambda each: replace(each, beta=each.beta / 2), 1.0),
-    "half the latency": (lambda each: replace(each, alpha=each.alpha / 2), 1.0),
-    "twice the latency": (lambda each: replace(each, alpha=each.alpha * 2), 1.0),
-    "half the bytes, as of bfloat16": (lambda each: each, 0.5),
+# What else may be: another network, or half of the bytes; what it takes to turn gradients into these is not known.
+_NETWORKS: dict[str, Callable[[Network], Network]] = {
+    "half the bandwidth": lambda each: replace(each, beta=each.beta * 2),
+    "twice the bandwidth": lambda each: replace(each, beta=each.beta / 2),
+    "half the latency": lambda each: replace(each, alpha=each.alpha / 2),
+    "twice the latency": lambda each: replace(each, alpha=each.alpha * 2),
 }
+_HALVED = "half the bytes, as of a hook that sends bfloat16"
 _ADDED_UP = (2, 4)  # gradient accumulation: what a batch then takes on average
 
 
@@ -115,13 +114,16 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     grid = [forecast(own_cap, own), *(forecast(*other) for other in others.values())]
     computed = gradients.compute * max(seen.ranks / seen.cpus, 1.0) + gradients.finish
     ideal = seen.step - passes * max(seen.took - computed, 0.0)
-    otherwise = {what: ends(own, change, sent) for what, (change, sent) in _NETWORKS.items()}
+    otherwise = {("", what): ends(own, change) for what, change in _NETWORKS.items()}
     smaller = filled(seen.model, own_cap * MIB, FIRST_BUCKET)
     if own_cap > 1 and not np.array_equal(smaller, own):
-        otherwise[f"a first bucket of 1 MiB (bucket_cap_mb_list = [1, {own_cap:g}])"] = ends(smaller, lambda each: each)
+        first = f"a first bucket of 1 MiB (bucket_cap_mb_list = [1, {own_cap:g}])"
+        otherwise["identical" if seen.world == 2 else "numerics", first] = ends(smaller, lambda each: each)
+    otherwise["numerics", _HALVED] = ends(own, lambda each: each, sent=0.5)
     alone = np.minimum(computed, base)
     for batches in _ADDED_UP:
-        otherwise[f"{batches} batches added up before they are sent, each"] = ((batches - 1) * alone + base) / batches
+        added = f"{batches} batches added up before they are sent, each"
+        otherwise["numerics", added] = ((batches - 1) * alone + base) / batches
     return BucketSummary(
         cap_mb=own_cap,
         ranks=seen.world,
@@ -130,7 +132,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
         ideal_ms=_MS * ideal,
         missed=missed,
         forecasts=grid,
-        what_if=[WhatIf(what, *of_steps(each)) for what, each in otherwise.items()],
+        what_if=[WhatIf(*kind, *of_steps(each)) for kind, each in otherwise.items()],
     )
 
 
