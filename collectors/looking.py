@@ -131,7 +131,7 @@ class Collating:
         return batch
 
     def undo(self) -> None:
-        if self._collate is not None:
+        if self._collate is not None and vars(self._fetcher).get("collate_fn") is self:
             self._fetcher.collate_fn = self._collate
 
     def share_of(self, ns: int) -> int:

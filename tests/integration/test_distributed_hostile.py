@@ -171,6 +171,7 @@ def learn(batches):
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
+torch.manual_seed(0)
 model = DistributedDataParallel(nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = torch.ones(8 * 60, 64)
@@ -183,6 +184,8 @@ if sys.argv[1] == "alone for a while":
     with model.no_sync():
         learn(DataLoader(data[: 8 * (7 + 20 * dist.get_rank())], 8))
     learn(DataLoader(data, 8))
+if dist.get_rank() == 0:
+    print([each.detach().double().sum().item() for each in model.parameters()])
 dist.destroy_process_group()
 """
 
@@ -210,7 +213,7 @@ def test_ranks_that_do_not_do_as_much_are_recorded_and_told(
     met = done.run.sql(
         "SELECT count(*) AS ranks FROM collectives WHERE bucket >= 0 GROUP BY sequence HAVING count(*) = 2"
     )
-    assert len(met) >= meetings
+    assert len(met) == meetings
     report = analyze(done.run)
     assert [group.ranks for group in report.ranks] == [[0, 1]] and not report.ranks[0].delays
     never = [each for each in report.findings if each.id == "distributed.never_ended"]

@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import linprog
 
 from tracekit.analysis.meetings import Floats, Meetings, Times
@@ -24,10 +25,9 @@ _STRETCHES = 200
 # Where no straight line fits it has twice as many pieces as it takes, if there are enough of these stretches in each:
 # as many would hardly fit, and be the worse known the surer they seem.
 _PIECES = (4, 8, 16)
-_FEWEST_STRETCHES = 8
-# Who comes last leaves a little later or earlier than the others: meetings of both kinds count alike, if there are so
-# many of a kind.
-_FEWEST_MEETINGS, _MOST_MEETINGS = 8, 1000
+# Who comes last leaves a little later or earlier than the others, and always by as much: meetings of a kind count if
+# there are some in so many stretches; of all there are, so many at most.
+_FEWEST_STRETCHES, _MOST_MEETINGS = 8, 2000
 # Those of them tell that were the quickest by the clock of who came last: of nine recordings (1 to 6 s) of two hosts,
 # of one machine, a third of them was wrong by up to 79 us, half by 65 and two thirds by 49; means of all by 640.
 _QUICK = 2 / 3
@@ -106,18 +106,21 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
         of_ends = _weights(share, len(line) - 1)
         own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > of_ends @ line
         # Who goes on beside a meeting for longer than it waits there leaves it when it comes back, and not with others.
-        waits = left - entered >= 2 * meetings.beside
-        sides = [(entered[side].max(axis=0), _first(left[side], waits[side])) for side in (own, first)]
-        wanted = _leaving(sides, own_last, of_ends, line, middle)
+        some = np.arange(len(when))[:: -(-len(when) // _MOST_MEETINGS)]
+        waits = (left - entered >= 2 * meetings.beside)[:, some]
+        sides = [(entered[side].max(axis=0)[some], _usual(left[side][:, some], waits[side])) for side in (own, first)]
+        wanted = _leaving(sides, own_last[some], stretch[some], of_ends[some], line, middle)
         line = _towards(wanted, line, rows(len(line) - 1), bounds)
         unsure = max(unsure, _farthest(rows(len(line) - 1), bounds, line))
     return Clock(host, at + begin + np.linspace(0, length, len(line)).astype(np.int64), middle + line, unsure)
 
 
-def _first(times: Times, of: NDArray[np.bool_]) -> Floats:
-    """The earliest time of some ranks, by meeting (K); nan where there are none."""
-    earliest = np.where(of, times, np.inf).min(axis=0)
-    return np.where(np.isfinite(earliest), earliest, np.nan)
+def _usual(times: Times, of: NDArray[np.bool_]) -> Floats:
+    """The median time of some ranks, by meeting (K); nan where there are none."""
+    is_known = of.any(axis=0)
+    found = np.full(times.shape[1], np.nan)
+    found[is_known] = np.nanmedian(np.where(of, times, np.nan)[:, is_known], axis=0)
+    return found
 
 
 def _weights(share: Floats, pieces: int) -> Floats:
@@ -133,30 +136,38 @@ def _fewest(stretch: NDArray[np.int64], piece: NDArray[np.int64], pieces: int) -
 
 
 def _leaving(
-    sides: Sequence[tuple[Floats, Floats]], own_last: NDArray[np.bool_], weights: Floats, line: Floats, middle: float
+    sides: Sequence[tuple[Floats, Floats]],
+    own_last: NDArray[np.bool_],
+    stretch: NDArray[np.int64],
+    weights: Floats,
+    line: Floats,
+    middle: float,
 ) -> Floats:
     """The line by which both hosts leave together, when that is quick, as the clock of the one that came last tells: in
     between come others on the CPUs, which make one leave late. As the `line` where too few say so. `sides`: when the
-    last rank of a host came to each meeting, and its first one left (K)."""
+    last rank of a host came to each meeting, and its ranks left (K)."""
     (own_came, own_left), (first_came, first_left) = sides
-    later, found = own_left - first_left - middle - weights @ line, []
+    later, quick = own_left - first_left - middle - weights @ line, np.zeros(len(own_last), dtype=np.bool_)
     for is_last, stayed in ((own_last, own_left - own_came), (~own_last, first_left - first_came)):
         known = np.flatnonzero(is_last & np.isfinite(later))
-        quick = known[stayed[known] <= np.quantile(stayed[known], _QUICK)] if len(known) else known
-        if len(quick) >= _FEWEST_MEETINGS:
-            some = quick[:: -(-len(quick) // _MOST_MEETINGS)]
-            found.append(_nearest(weights[some], later[some]))
-    return line + np.mean(found, axis=0) if found else line
+        if len(np.unique(stretch[known])) >= _FEWEST_STRETCHES:
+            for part in np.array_split(known, _FEWEST_STRETCHES):
+                quick[part] = stayed[part] <= np.quantile(stayed[part], _QUICK)
+    if not quick.any():
+        return line
+    kinds = [np.where(own_last, 1.0, -1.0)[quick]] if len(np.unique(own_last[quick])) == 2 else []
+    found = _nearest(np.column_stack([weights[quick], *kinds]), later[quick])
+    return np.asarray(line + found[: len(line)])
 
 
-def _nearest(weights: Floats, values: Floats) -> Floats:
-    """The line, by its ends of pieces, to which the values are nearest by the sum of their distances, which a few far
-    ones hardly move; 0 at an end that no value is near to."""
-    (count, ends), scale = weights.shape, max(float(np.abs(values).max()), 1.0)
-    cost = np.concatenate([np.full(2 * ends, _LITTLE), np.full(2 * count, 1 / count)])
-    rows = np.hstack([weights, -weights, np.eye(count), -np.eye(count)])
-    found = linprog(cost, A_eq=rows, b_eq=values / scale, method="highs").x
-    return np.asarray(found[:ends] - found[ends : 2 * ends]) * scale
+def _nearest(rows: Floats, values: Floats) -> Floats:
+    """The x of which `rows @ x` is nearest to the values by the sum of the distances, which a few far ones hardly move;
+    0 where no row has a say."""
+    (count, width), scale = rows.shape, max(float(np.abs(values).max()), 1.0)
+    cost = np.concatenate([np.full(2 * width, _LITTLE), np.full(2 * count, 1 / count)])
+    each, apart = sparse.csr_array(rows), sparse.eye_array(count)
+    found = linprog(cost, A_eq=sparse.hstack([each, -each, apart, -apart]), b_eq=values / scale, method="highs").x
+    return np.asarray(found[:width] - found[width : 2 * width]) * scale
 
 
 def _towards(wanted: Floats, line: Floats, rows: Floats, bounds: Floats) -> Floats:

@@ -245,7 +245,7 @@ def _alike(longer: Floats, others: Floats, reason: int, ranks: int) -> Beyond:
     """What a rank that is `longer` than the `others` (step, reason) computes longer in some steps for that reason, as
     it does for all: others on the machine slow a CPU for a while, and every phase of those steps."""
 
-    def beyond(chosen: NDArray[np.bool_]) -> tuple[Floats, float]:
+    def beyond(chosen: NDArray[np.bool_]) -> tuple[Floats | float, float]:
         common = throughout(others[chosen] + longer[chosen], others[chosen], ranks)
         alike = ((common.factor if common else 1.0) - 1) * others[chosen, reason]
         return alike, float(alike.mean())

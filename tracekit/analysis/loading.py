@@ -328,7 +328,7 @@ def _collating(batches: pd.DataFrame) -> float | None:
     those that were looked at closely, which take longer for that than others: 22 % in place of 14 % of what 32 small
     tensors take to make was seen, as what looks at each comes in between."""
     told = batches[(batches["maker"] >= 0) & (batches["collating_ns"] >= 0)]
-    for usual in ("sampled == 0", "turn > 0"):
+    for usual in ("faults_ns < 0", "turn > 0"):
         told = told.query(usual) if len(told.query(usual)) else told
     making = float((told["made_ns"] - told["made_start_ns"]).sum())
     return min(float(told["collating_ns"].sum()) / making, 1.0) if making > 0 else None

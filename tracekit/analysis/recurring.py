@@ -19,7 +19,7 @@ _FEWEST, _FEWEST_STRETCHES = 16, 3
 _NEVER = (0.0, 0.0, 0.0)
 _ROUNDS = 20  # the middle between two means stands still much sooner
 # Given which steps are chosen, what of their series is longer in every phase alike, and by how much it is on average.
-Beyond = Callable[[NDArray[np.bool_]], tuple[Floats, float]]
+Beyond = Callable[[NDArray[np.bool_]], tuple[Floats | float, float]]
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ def in_stretches(series: Floats, steps: NDArray[np.int64], ranks: int, beyond: B
     stretches = np.count_nonzero(np.diff(chosen, prepend=False) & chosen)
     if np.count_nonzero(chosen) < _FEWEST or stretches < _FEWEST_STRETCHES:
         return Recurring(how=STRETCHES)
-    alike, least = beyond(chosen) if beyond else (np.zeros(np.count_nonzero(chosen)), 0.0)
     longer, others = interval(series[chosen], ranks), interval(series[~chosen], ranks)
-    told = interval(series[chosen] - alike, ranks) if longer[0] > others[2] else _NEVER
-    return Recurring(told, float(chosen.mean()), STRETCHES, least)
+    if longer[0] <= others[2]:
+        return Recurring(how=STRETCHES)
+    alike, least = beyond(chosen) if beyond else (0.0, 0.0)
+    return Recurring(interval(series[chosen] - alike, ranks), float(chosen.mean()), STRETCHES, least)
 
 
 def at_random(series: Floats, least: float, ranks: int) -> Recurring:
