@@ -125,7 +125,7 @@ class Collating:
 
     def __call__(self, samples: Any) -> Any:
         begun = clock()
-        batch = self._collate(samples)  # type: ignore[misc]
+        batch = self._collate(samples)
         if get_ident() == self._thread:
             self.begun, self.ended, self.ended_cpu = begun, clock(), cpu_clock()
         return batch

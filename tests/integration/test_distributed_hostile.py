@@ -193,7 +193,7 @@ dist.destroy_process_group()
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "steps", "meetings"),
-    [("killed", [40, 40], 40), ("no data", [60], 0), ("alone for a while", [127, 147], 120)],
+    [("killed", [40, 40], 40), ("no data", [60], 60), ("alone for a while", [127, 147], 120)],
 )
 def test_ranks_that_do_not_do_as_much_are_recorded_and_told(
     how: str, steps: list[int], meetings: int, tmp_path: Path

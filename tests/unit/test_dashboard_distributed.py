@@ -89,9 +89,10 @@ def test_of_ranks_that_never_met_nobody_is_said_not_to_be_late(tmp_path: Path) -
     """GIVEN a run that has no meetings, and its buckets WHEN shown THEN nothing is said of who was late."""
     make_run(tmp_path / "one", [Tape(process=0, role="rank 0", rank=0)])
     with Library(tmp_path) as library:
-        library.open("one").report().buckets = BucketSummary(25.0, 2, 8, 1 << 20, None, None, [FORECAST])
+        found = BucketSummary(25.0, 2, 8, 1 << 20, None, None, [FORECAST])
+        library.open("one").report().buckets = found
         drawn = str(show(library, "/", "/distributed", "?run=one")[2])
-        library.open("one").report().buckets.what_if = [
+        found.what_if = [
             WhatIf("", "half the latency", 8.0, 9.0, 10.0),
             WhatIf("numerics", "half the bytes", 7.0, 8.0, 9.0),
         ]
