@@ -15,6 +15,7 @@ from tracekit.analysis.loading import LoaderCosts, _device_s, loader_costs
 from tracekit.analysis.loading_cpus import computed_by_others
 from tracekit.analysis.starting import start_of
 from tracekit.analysis.steps import find_steps
+from tracekit.models.loader_split import split
 from tracekit.run.manifest import Loader
 from tracekit.run.reader import Run, open_run
 
@@ -417,6 +418,28 @@ def test_operators_that_a_team_computes_may_take_a_worker_longer(
             tape.add("operators", tape.now, tape.now + ns(USE_MS), name="aten::mm", **columns)
         tape.gap(USE_MS)
     assert costs(tmp_path / "run", tape, threads).alone == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("recorded", [1, 3])
+def test_what_a_program_does_beside_making_batches_is_none_of_the_making(recorded: int, tmp_path: Path) -> None:
+    """GIVEN a program without workers that draws indices for 1 ms before it makes a batch, and one of `recorded` whose
+    making is recorded, for which that takes 3 ms; 9 ms where it is looked at closely THEN taking a batch takes 1 ms by
+    those that are not recorded, if there are any."""
+    tape = Tape(process=0, role="main")
+    for index in range(BATCHES):
+        start, is_seen = tape.now, index % recorded == 0
+        tape.gap((9.0 if index == 9 else 3.0 if recorded > 1 else 1.0) if is_seen else 1.0)
+        if is_seen:
+            tape.fetch(MAKE_MS, turn=index, cpu_ms=MAKE_MS)
+            tape.rows["fetches"][-1]["faults_ns"] = 0 if index == 9 else -1
+        else:
+            tape.gap(MAKE_MS)
+        tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
+        tape.gap(USE_MS)
+    found = costs(tmp_path / "run", tape)
+    assert found.receive == pytest.approx(np.full(BATCHES, 0.001), abs=1e-6)
+    one = split(found)
+    assert one is not None and one.consumer == pytest.approx(1 / (1 + MAKE_MS), rel=0.05)
 
 
 @pytest.mark.parametrize(("seen", "looked_at"), [(20, 5), (20, 20), (1, 0), (0, 0)])

@@ -11,8 +11,8 @@ Seconds = NDArray[np.float64]
 _NS = 1e9
 # A worker that is through with a batch so long before it is asked for has sent it too.
 _SENT_S = 0.005
-# Fewer batches do not tell what is usual.
-_FEWEST = 3
+# Fewer batches do not tell what is usual, or what the median of others is.
+_FEWEST, _FEWEST_OTHERS = 3, 16
 # What it takes to get a batch that is made at once when the one before was taken, as a multiple of one before which
 # workers had nothing to do at all: as `benchmarks/handover.py` found on 2 virtual CPUs.
 _JUST_MADE = 1.09
@@ -151,3 +151,17 @@ def _taken_early(batches: pd.DataFrame, first: NDArray[np.bool_]) -> NDArray[np.
     epoch = np.cumsum(first)
     latest = batches["made_ns"].groupby(epoch).cummax().groupby(epoch).shift(fill_value=0)
     return np.asarray(batches["made_ns"] < latest)
+
+
+def beside_making(batches: pd.DataFrame, wait: Seconds, first: NDArray[np.bool_]) -> float:
+    """For how long a program without workers is at a batch beside making it, s: it draws indices, for one. We are there
+    when a batch is recorded: by how much others take longer than these are made for tells, too, if there are some."""
+    made = ((batches["made_ns"] - batches["made_start_ns"]) / _NS).to_numpy()
+    is_known = (batches["maker"] >= 0).to_numpy()
+    usual, others = is_known & ~first & (batches["faults_ns"] < 0).to_numpy(), ~is_known & ~first
+    if not usual.any():
+        return 0.0
+    longer = float(np.median(wait[usual] - made[usual]))
+    if np.count_nonzero(others) >= _FEWEST_OTHERS:
+        longer = min(longer, float(np.median(wait[others]) - np.median(made[usual])))
+    return max(longer, 0.0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
 from tracekit.analysis.devices import device_use
-from tracekit.analysis.handover import handover
+from tracekit.analysis.handover import beside_making, handover
 from tracekit.analysis.intervals import union
 from tracekit.analysis.loading_cpus import Crowding, computed_by_others, consumer_cpus_of, share_of_cpu
 from tracekit.analysis.operators import windows
@@ -238,7 +238,7 @@ def _costs(
         reading_cpu=by_maker * min(share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
         collating=_collating(batches),
         send=handed.send,
-        receive=np.where(itself, 0.0, handed.receive),
+        receive=np.where(itself, beside_making(batches[itself], wait[itself], first[itself]), handed.receive),
         consume=consume,
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),

@@ -264,10 +264,10 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
     had_workers = costs.settings.num_workers > 0
     if not workers:
         cpu = np.maximum(cpu - shared, 0) if had_workers else cpu
-        return Workload(costs.blocked, zero, cpu, zero, zero, consume)
+        return Workload(costs.blocked, zero, cpu, zero, zero if had_workers else costs.receive, consume)
     receive = costs.receive + costs.crowded * still.program * costs.delayed_receive
     if not had_workers:
-        cpu, receive = cpu + shared, receive + receive_s(costs) * cost
+        cpu, receive = cpu + shared, zero + receive_s(costs) * cost
     return Workload(costs.blocked, zero, cpu, np.full(len(costs), costs.send), receive, consume)
 
 

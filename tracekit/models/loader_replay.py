@@ -144,7 +144,8 @@ class _Epoch:
     def _fetch_itself(self) -> None:
         batch = len(self._received)
         if batch < len(self._work):
-            self._begin(-1, self._made(batch), "made", self._machine.maker_cpus)
+            beside = ("cpu", float(self._work.receive[batch]))
+            self._begin(-1, [*self._made(batch), beside], "made", self._machine.maker_cpus)
 
     def _look(self) -> None:
         """Where the program waits: have the batch that is due, if it was taken already, or take what came first."""
