@@ -87,7 +87,7 @@ def test_what_is_not_due_is_taken_while_the_program_waits() -> None:
 @settings(deadline=None)
 def test_without_workers_everything_is_one_after_the_other(work: Workload, cpus: float) -> None:
     found = replay(work, Machine(cpus), LoaderSettings(0))
-    made = work.delay + work.transfer + work.cpu
+    made = work.delay + work.transfer + work.cpu + work.receive
     assert found.end == pytest.approx(float((made + work.consume).sum()))
     assert found.stall == pytest.approx(float(made.sum()))
 

@@ -450,12 +450,10 @@ def test_what_putting_samples_together_takes_is_told_by_usual_batches(
     are looked at THEN the usual ones tell, if there are any; not known where none was seen."""
     tape = Tape(process=0, role="main")
     for index in range(20):
-        start = tape.now
         batch(tape, index)
-        if index < looked_at:
-            tape.add("samples", start, start + ns(0.5), index=index, cpu_ns=0)
         together = 4.0 if not index else 3.0 if index < looked_at else 2.0
         tape.rows["fetches"][-1]["collating_ns"] = ns(together) if index < seen else -1
+        tape.rows["fetches"][-1]["faults_ns"] = 0 if index < looked_at else -1
         tape.gap(USE_MS)
     found = costs(tmp_path / "run", tape).collating
     expected = {(20, 5): 0.4, (20, 20): 0.6, (1, 0): 0.8, (0, 0): None}[seen, looked_at]

@@ -25,7 +25,7 @@ class Workload:
 
     In the worker: `delay` waiting for storage whatever else is read, `transfer` at all of the storage's bandwidth, and
     `cpu`. From then on it takes `send` until the batch is there for the program, while the worker goes on. In the
-    program: `receive` to take it from its worker (if there are any), `consume` to compute with it.
+    program: `receive` to take it, from its worker if there are any, `consume` to compute with it.
     """
 
     delay: Seconds
