@@ -420,6 +420,26 @@ def test_operators_that_a_team_computes_may_take_a_worker_longer(
     assert costs(tmp_path / "run", tape, threads).alone == pytest.approx(alone)
 
 
+@pytest.mark.parametrize(
+    ("blocked", "others", "waited"),
+    [
+        (0.2, 0.6, 0.2),
+        (20.0, 0.6, 0.6 * 2 / 22),
+        (0.0, 0.6, 0.0),
+        (0.2, 0.0, 0.0),
+        (2.0, 1.0, 2 - 2**0.5),
+        (2.0, 9.0, 2 - 2**0.5),
+    ],
+)
+def test_a_worker_that_sends_batches_waits_for_its_turn_to_run(blocked: float, others: float, waited: float) -> None:
+    """GIVEN workers that compute for 2 ms, and a thread of them that sends for at most 1 ms, beside others THEN they
+    waited for it as far as it came while they would have run, and not for storage; who sends nothing did not."""
+    told = pd.DataFrame({"maker": [1], "cpu_ns": [2e6], "others_ns": [others * 1e6]})
+    found = computed_by_others(told, 2.0, blocked, 16.0, send=1.0)
+    assert found.of_blocked * blocked == pytest.approx(waited, abs=0.01)
+    assert computed_by_others(told, 2.0, blocked, 16.0).of_blocked == 0
+
+
 @pytest.mark.parametrize("recorded", [1, 3])
 def test_what_a_program_does_beside_making_batches_is_none_of_the_making(recorded: int, tmp_path: Path) -> None:
     """GIVEN a program without workers that draws indices for 1 ms before it makes a batch, and one of `recorded` whose

@@ -218,7 +218,7 @@ def _costs(
     most_alone = min(1 + share_of_cpu(told, "others_ns"), cpus) if len(told) else np.inf
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)
-    theirs = computed_by_others(told, float(cpu.mean()), float(blocked.mean()), cpus)
+    theirs = computed_by_others(told, float(cpu.mean()), float(blocked.mean()), cpus, handed.send)
     maker_cpus, by_maker = theirs.maker_cpus, float(cpu.sum())
     cpu, blocked = cpu + theirs.of_blocked * blocked, blocked * (1 - theirs.of_blocked)
     by_maker /= float(cpu.sum()) or 1.0

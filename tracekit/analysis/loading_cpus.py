@@ -11,6 +11,8 @@ from tracekit.analysis.intervals import Intervals
 
 Seconds = NDArray[np.float64]
 
+_ROUNDS = 8  # what is unsure by others is by far less then
+
 
 @dataclass(frozen=True)
 class Crowding:
@@ -56,14 +58,25 @@ class ByOthers:
     maker_cpus: float
 
 
-def computed_by_others(told: pd.DataFrame, cpu: float, blocked: float, cpus: float) -> ByOthers:
+def computed_by_others(told: pd.DataFrame, cpu: float, blocked: float, cpus: float, send: float = 0.0) -> ByOthers:
     """From the batches that were looked at. What others may have computed beside the maker on the CPUs that there are,
-    they did; more than that they did while it waited, for them: as one after the other, if that is not longer."""
+    they did; more than that they did while it waited, for them: as one after the other, if that is not longer. And a
+    worker has a thread of Python that sends its batches, for `send` each; of these only one runs at a time."""
     share = share_of_cpu(told, "others_ns")
     beyond = max(share - (cpus - 1), 0.0) * cpu
-    waited = min(beyond, blocked)
+    waited = min(max(beyond, _waited_in_turn(cpu, blocked, min(share * cpu, send))), blocked)
     computing = cpu + waited
     return ByOthers(waited / blocked if waited else 0.0, min(cpu * (1 + share) / computing if computing else 1.0, cpus))
+
+
+def _waited_in_turn(cpu: float, blocked: float, others: float) -> float:
+    """For how long of what it was blocked a thread waited for others to let it run, where these come at any time: as
+    often as it wants to run then, and not while it waits for storage."""
+    waited = 0.0
+    for _ in range(_ROUNDS):
+        running = cpu / (cpu + blocked - waited) if cpu > 0 else 0.0
+        waited = min(others * running, blocked)
+    return waited
 
 
 def consumer_cpus_of(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
