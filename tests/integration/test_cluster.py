@@ -88,6 +88,7 @@ def test_a_notebook_whose_event_loop_runs_has_workers_too(path: Path, alone: byt
         assert thread.submit(asyncio.run, cell()).result() == alone
 
 
+@pytest.mark.long
 def test_the_command_takes_workers_of_its_own(path: Path, alone: bytes) -> None:
     own = tracekit("analyze", str(path), "--json", "--scheduler", "local:2")
     assert (own.returncode, own.stderr) == (0, "")

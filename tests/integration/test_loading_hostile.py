@@ -189,6 +189,7 @@ needs_pid_namespaces = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @needs_pid_namespaces
 def test_workers_whose_numbers_are_unknown_outside_are_seen(tmp_path: Path) -> None:
     """GIVEN a container's PID namespace below the recording, whose processes live for longer than a flush, THEN each is

@@ -36,7 +36,7 @@ def _plain(*program: str) -> subprocess.CompletedProcess[str]:
         ("leaves raises", 1, [10]),
         pytest.param("leaves", 0, [10], marks=pytest.mark.long),
         pytest.param("raises", 1, [10], marks=pytest.mark.long),
-        ("execs", 0, [8, 10]),
+        pytest.param("execs", 0, [8, 10], marks=pytest.mark.long),
         pytest.param("exits", 5, [10], marks=pytest.mark.long),
     ],
 )
@@ -76,6 +76,7 @@ def test_a_program_that_may_write_little_hears_nothing_of_what_we_cannot(tmp_pat
     assert any("operators" in note.what for note in recorded.run.missing)
 
 
+@pytest.mark.long
 def test_saved_model_is_the_same_bytes(tmp_path: Path) -> None:
     """Nothing of tracekit is stored in the user's modules: not in a pickle either."""
     files = [tmp_path / folder / "model.pt" for folder in ("plain", "recorded")]

@@ -40,7 +40,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loaders_with_a_state_are_seen_as_those_of_torch(method: str, tmp_path: Path) -> None:
     """GIVEN loaders with a state, of which one goes on where another one was left, WHEN recorded THEN the program
     prints the same, and who made each batch, and where the loaders are made, is known."""

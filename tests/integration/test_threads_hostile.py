@@ -343,6 +343,7 @@ process.join()
     assert any(is_refusal(note.what) for note in open_run(tmp_path / "run").missing)
 
 
+@pytest.mark.long
 def test_layers_have_the_same_names_with_and_without_a_recording(tmp_path: Path) -> None:
     """GIVEN modules that are not registered in the one which calls them THEN a plan that was recorded holds for them
     when it is applied."""

@@ -722,6 +722,17 @@ def test_what_workers_cost_is_a_range_until_one_was_seen() -> None:
     assert each.high < 1.3 * each.low * (1 + MODEL_ERROR) and each.expected == pytest.approx(0.0008, rel=0.1)
 
 
+@pytest.mark.parametrize(("pins", "takes"), [(False, 0.01), (True, 0.005)])
+def test_indices_are_drawn_in_the_program_beside_workers_too(pins: bool, takes: float) -> None:
+    """GIVEN a program that makes batches for 5 ms, of which it draws the indices for 5 and uses each for 5 THEN with
+    workers, which make them sooner, a batch takes 10; where that may be pinning, it may take less."""
+    found = costs(workers=0, cpu=0.005, consume=0.005, readers=1)
+    own = msgspec.structs.replace(found.settings, pin_memory=pins)
+    found = replace(found, wait=found.wait + 0.005, receive=np.full(BATCHES, 0.005), settings=own, cpus=8.0)
+    least, _ = per_batch(found, 4)
+    assert least >= takes * 0.9
+
+
 @pytest.mark.parametrize("faults", [0.0, 0.6])
 def test_memory_that_is_new_to_workers_may_be_there_without_them(faults: float) -> None:
     """GIVEN 4 ms of computing in workers, of which page faults take a share at most, and 10 ms of the program's THEN

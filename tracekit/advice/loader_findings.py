@@ -20,7 +20,7 @@ _WORDS = {
     "storage": "storage",
     "cpu": "the computing that samples take",
     "transfer": "batches to be put together and sent",
-    "consumer": "taking batches that are there",
+    "consumer": "taking batches that are there, or drawing indices",
     "startup": "workers to start and to end",
 }
 

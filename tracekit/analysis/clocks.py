@@ -106,7 +106,9 @@ def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own
         of_ends = _weights(share, len(line) - 1)
         own_last = entered[own].max(axis=0) - entered[first].max(axis=0) - middle > of_ends @ line
         # Who goes on beside a meeting for longer than it waits there leaves it when it comes back, and not with others.
-        some = np.arange(len(when))[:: -(-len(when) // _MOST_MEETINGS)]
+        some = np.arange(len(when))
+        if len(some) > _MOST_MEETINGS:  # at random: buckets of a step come in turns
+            some = np.sort(np.random.default_rng(0).choice(some, _MOST_MEETINGS, replace=False))
         waits = (left - entered >= 2 * meetings.beside)[:, some]
         sides = [(entered[side].max(axis=0)[some], _usual(left[side][:, some], waits[side])) for side in (own, first)]
         wanted = _leaving(sides, own_last[some], stretch[some], of_ends[some], line, middle)

@@ -13,6 +13,7 @@ _NS = 1e9
 _SENT_S = 0.005
 # Fewer batches do not tell what is usual, or what the median of others is.
 _FEWEST, _FEWEST_OTHERS = 3, 16
+_STANDARD_ERRORS = 2.0  # that are no accident
 # What it takes to get a batch that is made at once when the one before was taken, as a multiple of one before which
 # workers had nothing to do at all: as `benchmarks/handover.py` found on 2 virtual CPUs.
 _JUST_MADE = 1.09
@@ -162,6 +163,14 @@ def beside_making(batches: pd.DataFrame, wait: Seconds, first: NDArray[np.bool_]
     if not usual.any():
         return 0.0
     longer = float(np.median(wait[usual] - made[usual]))
-    if np.count_nonzero(others) >= _FEWEST_OTHERS:
-        longer = min(longer, float(np.median(wait[others]) - np.median(made[usual])))
+    if min(np.count_nonzero(usual), np.count_nonzero(others)) >= _FEWEST_OTHERS:
+        less = float(np.median(wait[others]) - np.median(made[usual]))
+        error = float(np.hypot(_error_of_median(wait[others]), _error_of_median(made[usual])))
+        longer = less if longer - less > _STANDARD_ERRORS * error else longer
     return max(longer, 0.0)
+
+
+def _error_of_median(values: Seconds) -> float:
+    """Its standard error, as of values that are normal in the middle."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(0.93 * (high - low) / np.sqrt(len(values)))

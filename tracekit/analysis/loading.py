@@ -45,28 +45,28 @@ class LoaderCosts:
     `consume` the same less the waiting for a CPU. In the worker, `blocked` went by without the CPU being wanted
     (storage, locks, sleep), `cpu` on it, of which reading takes the share `reading_cpu` and page faults may take
     `faults`, and putting samples together the share `collating` of all (None: not seen); and for so long it was
-    `delayed`, waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there: both without
-    waiting for a CPU, for which the program did wait for `delayed_receive` on average as it took a batch; the share
-    `crowded` of this waiting is taken to be one of the costs, wherever there are as many workers. Where all batches are
-    there when they are asked for it takes `more_if_there` longer, to find that they are, and `rested` in all where
-    workers have nothing else to do (None: not seen). `first` marks those that an epoch began with; `number` tells a
-    batch by its epoch and index, in another run too (-1: how it was made was not seen). `start` is what the program
-    takes to start one worker, `boot` what a worker takes then until it makes its first batch, for which it computes for
-    `cold` longer than for others (of that for `cold_outside` outside of getting samples; None: not seen); that one
-    takes so much longer to `connect` for; and `stop` is what ending takes a worker. A batch has `batch_bytes`, and at
-    most `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
-    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
-    `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's
-    team of threads had a part in each of torch's operators. Who makes a batch keeps `maker_cpus` busy while it
-    computes: libraries have threads of their own.
-    `at_once`: epochs overlapped, several iterators of the loader were in use. `began`: what the program took from its
-    start until it wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches.
-    Where more CPUs are wanted than there are the program is taken to be `preferred` (`loader_replay.Machine`).
-    `readers` were being made at once, at most, and storage was `reading` so many of them on average. `known` is the
-    share of the batches whose making was seen. A GPU works for `device` between two batches, at least; nan where one
-    may be used and nobody saw for how long: the program may be through with a batch before it is. Of the CPUs so many
-    are `cores`: others share one. Where the program `leaves_early` workers had made batches of an epoch that it did not
-    take, before another one began. Where it asks `in_turn_with` another loader, each waits for both.
+    `delayed`, waiting for a CPU. To `send` a batch takes as long, and to `receive` one that is there (without workers:
+    what the program is at beside making one): both without waiting for a CPU, for which the program did wait for
+    `delayed_receive` on average as it took a batch; the share `crowded` of this waiting is taken to be one of the
+    costs, wherever there are as many workers. Where all batches are there when they are asked for it takes
+    `more_if_there` longer, to find that they are, and `rested` in all where workers have nothing else to do (None: not
+    seen). `first` marks those that an epoch began with; `number` tells a batch by its epoch and index, in another run
+    too (-1: how it was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker
+    takes then until it makes its first batch, for which it computes for `cold` longer than for others (of that for
+    `cold_outside` outside of getting samples; None: not seen); that one takes so much longer to `connect` for; and
+    `stop` is what ending takes a worker. A batch has `batch_bytes`, and at most `largest_batch`, None where none was
+    measured; a worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose
+    copy it begins as), and `memory` was free beside the program. `alone`: one thread, as a worker has it, may take so
+    many times the `cpu` time, at most: where the program's team of threads had a part in each of torch's operators. Who
+    makes a batch keeps `maker_cpus` busy while it computes: libraries have threads of their own. `at_once`: epochs
+    overlapped, several iterators of the loader were in use. `began`: what the program took from its start until it
+    wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches. Where more CPUs
+    are wanted than there are the program is taken to be `preferred` (`loader_replay.Machine`). `readers` were being
+    made at once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches
+    whose making was seen. A GPU works for `device` between two batches, at least; nan where one may be used and nobody
+    saw for how long: the program may be through with a batch before it is. Of the CPUs so many are `cores`: others
+    share one. Where the program `leaves_early` workers had made batches of an epoch that it did not take, before
+    another one began. Where it asks `in_turn_with` another loader, each waits for both.
     """
 
     process: int
@@ -210,7 +210,9 @@ def _costs(
     made_late = np.where(known & ~itself, late, np.nan)
     handed = handover(batches, made_late, first, cpus, crowding.share_delayed, settings.storages)
     by_workers = int(np.count_nonzero(~itself))
-    by_itself, delayed_itself = float(cpu[itself].sum()), float(delayed[itself].sum()) / _NS
+    beside = beside_making(batches[itself], wait[itself], first[itself])
+    by_itself = float(cpu[itself].sum()) + beside * np.count_nonzero(itself)
+    delayed_itself = float(delayed[itself].sum()) / _NS
     computing, delayed_there = handed.computing + by_itself, handed.delayed + delayed_itself
     consume = crowding.alone(gap, computing + delayed_there, delayed_there, float(wait.sum() + gap.sum()))
     warm = batches[batches["turn"] > 0]  # in its first batch a forked worker makes its own what it begins with
@@ -238,7 +240,7 @@ def _costs(
         reading_cpu=by_maker * min(share_of_cpu(batches[batches["delayed_ns"] >= 0], "reading_cpu_ns"), 1.0),
         collating=_collating(batches),
         send=handed.send,
-        receive=np.where(itself, beside_making(batches[itself], wait[itself], first[itself]), handed.receive),
+        receive=np.where(itself, beside, handed.receive),
         consume=consume,
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),

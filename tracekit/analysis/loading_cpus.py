@@ -1,5 +1,6 @@
 """The CPUs, while a loader is iterated over: who keeps them busy, and who waits for one."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,6 @@ from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import Intervals
 
 Seconds = NDArray[np.float64]
-
-_ROUNDS = 8  # what is unsure by others is by far less then
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,9 @@ def computed_by_others(told: pd.DataFrame, cpu: float, blocked: float, cpus: flo
 def _waited_in_turn(cpu: float, blocked: float, others: float) -> float:
     """For how long of what it was blocked a thread waited for others to let it run, where these come at any time: as
     often as it wants to run then, and not while it waits for storage."""
-    waited = 0.0
-    for _ in range(_ROUNDS):
-        running = cpu / (cpu + blocked - waited) if cpu > 0 else 0.0
-        waited = min(others * running, blocked)
-    return waited
+    # Of w = others * cpu / (cpu + blocked - w) the smaller solution; without any it does nothing but wait for them.
+    rest = (cpu + blocked) ** 2 - 4 * others * cpu
+    return min((cpu + blocked - math.sqrt(rest)) / 2, blocked) if rest >= 0 else blocked
 
 
 def consumer_cpus_of(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:

@@ -267,7 +267,9 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
         return Workload(costs.blocked, zero, cpu, zero, zero if had_workers else costs.receive, consume)
     receive = costs.receive + costs.crowded * still.program * costs.delayed_receive
     if not had_workers:
-        cpu, receive = cpu + shared, zero + receive_s(costs) * cost
+        # Indices are drawn in the program whoever makes batches; what a thread of its own pins is not told from that.
+        drawing = zero if costs.settings.pin_memory else costs.receive
+        cpu, receive = cpu + shared, drawing + receive_s(costs) * cost
     return Workload(costs.blocked, zero, cpu, np.full(len(costs), costs.send), receive, consume)
 
 

@@ -250,7 +250,8 @@ class _Known:
         if probe is None or not cells:
             return [Beside(1.0, CHEAPEST), Beside(TOGETHER, 1.0)]
         probed = probe.costs.settings.num_workers
-        cost = max(float(probe.costs.receive.mean()) / receive_s(costs), CHEAPEST) if probed else 1.0
+        taking = float(probe.costs.receive.mean() - costs.receive.mean())  # of both indices were drawn
+        cost = max(taking / receive_s(costs), CHEAPEST) if probed else 1.0
         # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
         possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
 
