@@ -25,14 +25,14 @@ _MOST_AHEAD = 256
 _MOST_EPOCHS = 4
 # What taking a batch from a worker, starting one and ending one cost where the run had no workers: as seen with small
 # tensors and `fork` on Linux x86-64, taking one of a single tensor. Taking and ending may cost the share CHEAPEST of
-# it: on other days such a machine took a batch in 0.45 to 0.6 ms. A worker puts its batches into memory that is made
-# anew and shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
-RECEIVE_S = 0.0013
+# it: on some days such a machine took a batch in 0.45 to 0.6 ms, on another in 1.6. A worker puts its batches into
+# memory that is made anew and shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
+RECEIVE_S = 0.0017
 BYTES_PER_S = 1.35e9
 START_S = 0.013
 BOOT_S = 0.017
 STOP_S = 0.011
-CHEAPEST = 0.35
+CHEAPEST = 0.27
 # How many times longer computing takes beside another busy CPU, at most: as seen on 2 virtual CPUs, where "computing,
 # as much as the program" of `benchmarks/loading.py` and the image sample took 1.3 times what was predicted without it.
 # Some of that was what taking a batch takes, which was told too short then: less may do, and a probe tells.
