@@ -244,13 +244,12 @@ class Fetching:
         indices = possibly_batched_index if look is None or look.samples is None else look.samples
         collating: Collating | None = None
         before = running() if look is not None else (0, 0)
-        cpu = cpu_clock()
-        start = clock()
+        cpu, start = 0, entered
         try:
             if self._is_of_torch(original):
                 collating = self._see_collating(fetcher)
-                cpu = cpu_clock()
-                start = clock()
+            cpu = cpu_clock()
+            start = clock()
             batch = original(fetcher, indices)
         finally:
             end, cpu_then = clock(), cpu_clock()

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from tracekit.analysis.delays import NOISE
 from tracekit.analysis.meetings import Meetings
-from tracekit.analysis.report_schema import BucketSummary
+from tracekit.analysis.report_schema import BucketForecast, BucketSummary, WhatIf
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.base import styled
 from tracekit.dashboards.figures.colors import ACCENT, LATE_COLORS, LINES, MUTED
@@ -120,10 +120,7 @@ def buckets_figure(buckets: BucketSummary) -> go.Figure:
             name="predicted" if buckets.rounds is None else "measured",
             x=[each.cap_mb for each in ranked],
             y=[each.expected_ms for each in ranked],
-            error_y={
-                "array": [each.high_ms - each.expected_ms for each in ranked],
-                "arrayminus": [each.expected_ms - each.low_ms for each in ranked],
-            },
+            error_y=_ranges(ranked),
             mode="lines+markers",
             marker={"color": ACCENT},
             hovertext=[
@@ -164,12 +161,7 @@ def what_if_figure(buckets: BucketSummary) -> go.Figure:
                 name=name,
                 x=[each.expected_ms for each in some],
                 y=[each.what for each in some],
-                error_x={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [each.high_ms - each.expected_ms for each in some],
-                    "arrayminus": [each.expected_ms - each.low_ms for each in some],
-                },
+                error_x=_ranges(some),
                 mode="markers",
                 marker={"color": ACCENT, "symbol": symbol, "size": 9},
                 hovertemplate="%{y}: %{x:.4g} ms<extra></extra>",
@@ -180,3 +172,11 @@ def what_if_figure(buckets: BucketSummary) -> go.Figure:
     figure.update_xaxes(title_text="step (ms)", rangemode="tozero")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
+
+
+def _ranges(told: Sequence[BucketForecast | WhatIf]) -> dict[str, object]:
+    """From the least to the most that a step may take."""
+    return {
+        "array": [each.high_ms - each.expected_ms for each in told],
+        "arrayminus": [each.expected_ms - each.low_ms for each in told],
+    }

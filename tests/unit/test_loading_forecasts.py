@@ -730,7 +730,7 @@ def test_indices_are_drawn_in_the_program_beside_workers_too(pins: bool, takes: 
     own = msgspec.structs.replace(found.settings, pin_memory=pins)
     found = replace(found, wait=found.wait + 0.005, receive=np.full(BATCHES, 0.005), settings=own, cpus=8.0)
     least, _ = per_batch(found, 4)
-    assert least >= takes * 0.9
+    assert least >= takes * 0.9 and (pins or least < takes * 1.2)
 
 
 @pytest.mark.parametrize("faults", [0.0, 0.6])

@@ -267,9 +267,7 @@ def workload(costs: LoaderCosts, workers: int, cost: float = 1.0) -> Workload:
         return Workload(costs.blocked, zero, cpu, zero, zero if had_workers else costs.receive, consume)
     receive = costs.receive + costs.crowded * still.program * costs.delayed_receive
     if not had_workers:
-        # Indices are drawn in the program whoever makes batches; what a thread of its own pins is not told from that.
-        drawing = zero if costs.settings.pin_memory else costs.receive
-        cpu, receive = cpu + shared, drawing + receive_s(costs) * cost
+        cpu, receive = cpu + shared, zero + drawing_s(costs) + receive_s(costs) * cost
     return Workload(costs.blocked, zero, cpu, np.full(len(costs), costs.send), receive, consume)
 
 
@@ -299,6 +297,12 @@ def _still_waiting(costs: LoaderCosts, workers: int) -> _StillWaiting:
     makers = (beside_a_maker(left, workers) if workers else team) / beside_a_maker(making, had)
     wanted = own + team * making
     return _StillWaiting(makers, (own + team * left) / wanted if wanted > 0 else 1.0)
+
+
+def drawing_s(costs: LoaderCosts) -> float:
+    """What the program, which had no workers, was at for a batch beside making it, s, and is with workers: it draws
+    indices. Where it pins batches that is not told from pinning, which a thread of its own does then; so nothing."""
+    return 0.0 if costs.settings.pin_memory else float(costs.receive.mean())
 
 
 def receive_s(costs: LoaderCosts) -> float:

@@ -23,6 +23,7 @@ from tracekit.models.loader_epochs import (
     Beside,
     Storage,
     batches_of,
+    drawing_s,
     measured_time,
     receive_s,
     settings_of,
@@ -250,7 +251,7 @@ class _Known:
         if probe is None or not cells:
             return [Beside(1.0, CHEAPEST), Beside(TOGETHER, 1.0)]
         probed = probe.costs.settings.num_workers
-        taking = float(probe.costs.receive.mean() - costs.receive.mean())  # of both indices were drawn
+        taking = float(probe.costs.receive.mean()) - drawing_s(costs)
         cost = max(taking / receive_s(costs), CHEAPEST) if probed else 1.0
         # Beside as many workers as there are CPUs taking a batch takes longer than beside few.
         possible = {cost, CHEAPEST} if probed >= costs.cpus else {cost}
