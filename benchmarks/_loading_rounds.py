@@ -1,9 +1,11 @@
 """The commands of the loading benchmark: programs that take turns, round by round, and what they print."""
 
 import json
+import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,21 +18,25 @@ RESAMPLES = 1000
 
 def in_turn(commands: list[list[str]], order: list[int], times: int, seconds: float = 0.0) -> list[dict[str, Times]]:
     """What some commands have found in their rounds, each a process of its own, whose rounds come in this order: so
-    many times, and until so much time has passed."""
+    many times, and until so much time has passed. Whose turn it is not stands still: what records a program would go on
+    writing down its turn, which made the start of workers beside it take 10 % longer."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_waiting([*command, "--in-turn"])) for command in commands]
         found: list[list[str]] = [[] for _ in processes]
         for process in processes:  # the start of one is not to disturb the rounds of another
             assert process.stdout
             process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
         began, done = time.monotonic(), 0
         while done < times or time.monotonic() - began < seconds:
             for at in order:
                 process = processes[at]
                 assert process.stdin and process.stdout
+                process.send_signal(signal.SIGCONT)
                 process.stdin.write("\n")
                 process.stdin.flush()
                 found[at].append(process.stdout.readline())
+                process.send_signal(signal.SIGSTOP)
             done += 1
     return [by_cell(lines) for lines in found]
 
@@ -65,5 +71,10 @@ def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
-def _waiting(command: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def _waiting(command: list[str]) -> "Iterator[subprocess.Popen[str]]":
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from _loading_rounds import Times, in_turn, json_of, unsure
-from _side_by_side import TRACEKIT
+from _side_by_side import TRACEKIT, progress
 from scipy.optimize import isotonic_regression
 
 # A program that waits less than this share of its time has no wait worth splitting: three runs would not tell it.
@@ -39,6 +39,8 @@ def split_of(program: list[str], now: str, rounds: int, folder: str) -> dict[str
         split = {name: float(np.mean([each.get(name, 0.0) for each in splits])) for name in splits[0]}
         errors = _errors(split, float(np.mean([each["slowed"] for each in told])), three)
         largest = max(abs(errors["storage"]), abs(errors["cpu"]))
+        shown = ", ".join(f"{what} {value:+.1%}" for what, value in errors.items())
+        progress(f"  after {number + 1}: {shown}")
         if errors["unsure"] <= KNOWN and abs(largest - GREATEST) >= errors["unsure"]:
             break
     of_one = [_errors(one, each["slowed"], three) for one, each in zip(splits, told, strict=True)]

@@ -28,7 +28,6 @@ _LOOK_NS, _SHARE_OF_LOOKS = 40_000, 0.001
 _SELDOM = 64
 # What torch and torchdata call the worker that made a batch.
 _WORKER = {"worker_idx", "worker_id"}
-_TORCHS_OWN = "torch.utils.data.dataloader"
 _GOLDEN = 0.618034  # multiples of it, less their whole part, are spread evenly
 
 
@@ -119,15 +118,15 @@ class Loading:
                 original(iterator, loader, *args, **kwargs)
             finally:
                 end = clock()
+                vars(iterator).pop("_next_index", None)
                 self._started_workers()
             try:
                 of = iterator._tracekit
                 name = spool.intern(of.loader)
                 if self._fetching.is_in_fetch():
                     self._agent.loaders.facts_of(of.loader)["inside"] = True
-                drawing = of.drawing_ns + (end - of.reset_at if of.reset_at else 0)
                 for worker, process in enumerate(iterator._workers):
-                    spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid, drawing)
+                    spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid, of.drawing_ns)
                 _note_arrivals(iterator, of)
             except Exception as error:
                 self._agent.fail("loading", error)
@@ -182,13 +181,14 @@ class Loading:
     def _new_epoch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             self._agent.workers_to_fork.end()  # the sampler may fork, too
-            # Others, as torchdata's, wait there until all workers have begun.
-            if first_iter and hasattr(iterator, "_tracekit") and type(iterator).__module__ == _TORCHS_OWN:
-                iterator._tracekit.reset_at = clock()
+            began = clock()
             original(iterator, loader, first_iter)
             try:
                 if hasattr(iterator, "_tracekit"):
-                    if not first_iter:
+                    if first_iter:
+                        iterator._tracekit.drawing_ns += clock() - began
+                        _time_drawing(iterator)
+                    else:
                         of = iterator._tracekit
                         self._short.tell(of)
                         of.start_anew(self._next_epoch(of.loader))
@@ -342,6 +342,21 @@ class Loading:
                 self._spend(order.complete)
         except Exception as error:
             self._agent.fail("loading", error)
+
+
+def _time_drawing(iterator: Any) -> None:
+    """Add up what it takes to draw the first indices, until its workers have started: putting these into queues takes
+    longer the more workers there are, which want the CPUs meanwhile, and is part of starting them."""
+    draw = iterator._next_index
+
+    def _next_index() -> Any:
+        began = clock()
+        try:
+            return draw()
+        finally:
+            iterator._tracekit.drawing_ns += clock() - began
+
+    iterator._next_index = _next_index
 
 
 def _note_arrivals(iterator: Any, of: Iteration) -> None:

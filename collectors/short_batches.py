@@ -43,8 +43,7 @@ class Iteration:
     next_thorough_look: int = 0
     only_timed_until: int = 0  # of batches up to this one no more than the times is noted,
     deadline: int = 0  # and of none that begins after this moment, by the clock
-    drawing_ns: int = 0  # what making an iterator of the sampler took, and then
-    reset_at: int = 0  # the first indices were drawn from here on, by the clock
+    drawing_ns: int = 0  # what making an iterator of the sampler took, and drawing the first indices
     thread: int = 0  # the one that asks for its batches; -1: more do
     times: deque[Times] = field(default_factory=deque)
     note_time: Callable[[Times], None] = field(init=False)
