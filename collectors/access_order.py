@@ -24,6 +24,8 @@ _MOST_WAITING = 2048
 # which each costs some microseconds, only the first ones once so many epochs were: the copies tell them apart from any
 # other order as well. Then one epoch in so many is, where the next ones can be known without: a copy takes 0.3 ms.
 _MOST_COMPARED, _FIRST_COMPARED, _WHOLE_EPOCHS, _EPOCHS_APART = 10_000, 8, 3, 8
+# So many indices of one loader wait to be compared, about: they take 40 bytes each, and as much when they are.
+_MOST_INDICES = 200_000
 _ITERABLE = 1  # of torch's `_DatasetKind`
 
 
@@ -64,6 +66,8 @@ class AccessOrder:
             self._facts["left_early"] = True
         if self._last is not None and self._last.is_complete and not self._last.was_asked:
             self._facts["ends_unasked"] = True
+        if self._last is not None:  # as long, as far as is known
+            epoch.expected = self._last.expected
         if self.can_be_known(iterator) and not self._may_go_past(iterator):
             try:
                 self._copy(epoch, iterator, indices, generator)
@@ -104,6 +108,7 @@ class AccessOrder:
             elif self._twin is not None and not self._goes_on(self._twin, twin, iterator, generator):
                 self._twin = None
             epoch.twin, epoch.length = twin, Length(sampler, indices)
+            epoch.length.put_in()
 
     def _goes_on(self, foreseen: "Twin", now: "Twin", iterator: Any, generator: Any) -> bool:
         """Bring the copy that goes on to where the next epoch begins; False where that is not known."""
@@ -227,6 +232,11 @@ class Epoch:
         if self.length is not None and self.twin is not None:
             self._order.run_ahead(self, self.twin, self.length.taken_back())
         self.length = self.twin = None
+
+    def most_to_wait(self) -> int:
+        """How many more batches may be given out before they are compared."""
+        last = next(reversed(self._issued), None)
+        return max(_MOST_INDICES // (len(last) if type(last) is list and last else 1), 1)
 
     def settle(self) -> None:
         """Compare what was given out since the last time; if somebody would see it, later, if that is not too late."""

@@ -36,21 +36,24 @@ def bytes_of_any(batch: Any) -> int:
         return -1
 
 
-def storages_of(batch: Any) -> tuple[int, bool]:
+def pieces_of(batch: Any) -> tuple[int, int, bool]:
     """How many pieces of memory the tensors in a batch have, as far as `bytes_of_any` looks, 0 where that does not
-    show; and whether one of them is not in the memory of the CPU."""
+    show; the bytes of its other arrays, which a worker pickles; and whether a tensor is not in the memory of the CPU.
+    """
     import torch
 
     try:
         with torch._C.DisableTorchFunction():
-            tensors = [each for each in _arrays(batch)[0] if isinstance(each, torch.Tensor)]
+            arrays, _ = _arrays(batch)
+            tensors = [each for each in arrays if isinstance(each, torch.Tensor)]
+            pickled = sum(each.nbytes for each in arrays if not isinstance(each, torch.Tensor))
             if any(each.device.type != "cpu" for each in tensors):
-                return len(tensors), True
-            return len({each.untyped_storage().data_ptr() for each in tensors}), False
+                return len(tensors), pickled, True
+            return len({each.untyped_storage().data_ptr() for each in tensors}), pickled, False
     except Exception as error:  # what the program has put there may be odd
         if comes_from_a_signal_handler(error):
             raise
-        return 0, False
+        return 0, 0, False
 
 
 def _found(batch: Any) -> int:

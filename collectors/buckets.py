@@ -231,7 +231,7 @@ class Buckets:
         """When all gradients are there, what is left of the backward pass is waiting for the buckets; as far as is
         known, and of all models: the pass may go on through another one."""
         if self._agent.phases is not None and all(each.seen == each.before for each in self._passes if each.before > 0):
-            self._agent.phases.enter(COMMUNICATION)
+            self._agent.phases.enter_wait()
 
     def _spent(self, ns: int) -> None:
         if self._agent.phases is not None:

@@ -45,6 +45,7 @@ class Collectives:
         self._waits: dict[int, int] = {}  # by what is waited for
         self._open: dict[int, tuple[int, int, int]] = {}  # by thread, the call that it is in
         self._buckets: Buckets | None = None
+        self._is_rank = 0, 1  # of how many
         self.entered: Entered | None = None  # of a rank of several
 
     def install(self, agent: Agent) -> None:
@@ -97,6 +98,7 @@ class Collectives:
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
         self._open.clear()
+        self._is_rank = 0, 1
         self._in_flight.forget()
         self._forget_phases()
         if self._buckets is not None:
@@ -140,7 +142,7 @@ class Collectives:
                 self._groups.start_anew()
                 self._agent.also_after_fork(self._start_anew)
                 agent, ranks = self._agent, module.get_world_size()
-                agent.describe(rank=module.get_rank(), world_size=ranks)
+                self._describe(module.get_rank(), ranks)
                 if ranks > 1 and agent.phases is None:
                     agent.phases = PhaseClock(agent)
                     agent.phases.on_turn.append(self._turned)
@@ -150,6 +152,14 @@ class Collectives:
             return result
 
         return init_process_group
+
+    def _describe(self, rank: int, world: int) -> None:
+        if self._is_rank == (rank, world) or self._is_rank[1] == 1:
+            self._is_rank = rank, world
+            self._agent.describe(rank=rank, world_size=world)
+        else:
+            why = "it went on as another rank or in another world, and is called by what it was at first"
+            self._agent.note_missing(f"rank {self._is_rank[0]} of {self._is_rank[1]} by its later numbers", why)
 
     def _let_go(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:

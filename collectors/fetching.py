@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from threading import RLock, get_ident
+from threading import RLock, get_ident, main_thread
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -183,17 +183,21 @@ class Fetching:
         there finds nothing in the caches, so there is one for the batches that are recorded. Not of an iterator inside
         a data set, which another one's batch is made of."""
         fetcher = getattr(iterator, "_dataset_fetcher", None)
-        is_seen = False
+        is_seen, on_devices = False, -1
         try:
             is_known = type(fetcher) in self._fetchers and _fetches_by_function(type(fetcher))
             if is_known and "fetch" not in vars(fetcher) and not self.is_in_fetch():
                 self._place(fetcher).turn = iterator._num_yielded
                 fetcher.fetch = partial(self._seen, type(fetcher).fetch, fetcher)  # type: ignore[union-attr]
                 is_seen = True
+                on_devices = _allocations_on_devices() if not iterator._num_yielded else -1
         except Exception as error:
             self._agent.fail("loading", error)
         try:
-            return original(iterator)
+            batch = original(iterator)
+            if on_devices >= 0 and _allocations_on_devices() != on_devices:
+                self._agent.loaders.facts_of(iterator._tracekit.loader)["on_device"] = True
+            return batch
         finally:
             if is_seen:
                 vars(fetcher).pop("fetch", None)
@@ -354,3 +358,11 @@ class _Place:
 def _fetches_by_function(fetcher: type) -> bool:
     """Whether what its batches are fetched with is called as torch's own is: a program may have put anything there."""
     return type(vars(fetcher).get("fetch")) is FunctionType
+
+
+def _allocations_on_devices() -> int:
+    """How often this process has got memory of its GPU; -1 where it uses none, or another thread may be at it."""
+    cuda = sys.modules["torch"].cuda
+    if not cuda.is_initialized() or get_ident() != main_thread().ident:
+        return -1
+    return int(cuda.memory_stats().get("allocation.all.allocated", -1))

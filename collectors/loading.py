@@ -10,13 +10,14 @@ from tracekit.record.wire import Kind
 
 from .access_order import AccessOrder, Epoch
 from .agent import Agent
-from .batch_bytes import bytes_of, bytes_of_any, storages_of
+from .batch_bytes import bytes_of, bytes_of_any, pieces_of
 from .fetching import Fetching
 from .loaders import TORCHDATA
 from .patching import Patches
 from .phase_clock import LOADING
 from .short_batches import Iteration, ShortBatches
 from .spool import threads
+from .starting_processes import StartingProcesses
 from .steps import BATCH
 
 # Of the batches of steps that are so short, but for a loader's first ones, one in so many is measured, in a place that
@@ -53,6 +54,7 @@ class Loading:
     def install(self, agent: Agent) -> None:
         self._agent = agent
         self._fetching = fetching = Fetching(agent, self._patches)
+        self._starting_processes = StartingProcesses(agent, self._patches)
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
         agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
@@ -70,9 +72,11 @@ class Loading:
         self._patches.replace(module._BaseDataLoaderIter, "_reset", self._new_epoch)
         self._patches.replace(module._BaseDataLoaderIter, "__next__", self._timed_next)
         self._hook_iterators_of_workers(module._MultiProcessingDataLoaderIter)
+        self._starting_processes.see(module._SingleProcessDataLoaderIter)
 
     def _hook_stateful_iterators(self, module: ModuleType) -> None:
         self._hook_iterators_of_workers(module._StatefulMultiProcessingDataLoaderIter)
+        self._starting_processes.see(module._StatefulSingleProcessDataLoaderIter)
 
     def _hook_iterators_of_workers(self, kind: Any) -> None:
         self._patches.replace(kind, "__init__", self._timed_start)
@@ -123,8 +127,6 @@ class Loading:
             try:
                 of = iterator._tracekit
                 name = spool.intern(of.loader)
-                if self._fetching.is_in_fetch():
-                    self._agent.loaders.facts_of(of.loader)["inside"] = True
                 for worker, process in enumerate(iterator._workers):
                     spool.write(Kind.WORKER, name, start, end, of.epoch, worker, process.pid, of.drawing_ns)
                 _note_arrivals(iterator, of)
@@ -307,19 +309,22 @@ class Loading:
             self._agent.write_noted()
         began = clock()
         self._looks[of.loader] = self._looks.get(of.loader, 0) + 1
-        of.next_look = self._next_look(of, index)
         size = -1 if self._modes() else bytes_of(batch)  # modes would see what is asked of tensors
-        if not index and not self._modes():
-            facts = self._agent.loaders.facts_of(of.loader)
-            facts["storages"], is_on_device = storages_of(batch)
+        facts = self._agent.loaders.facts_of(of.loader)
+        if "storages" not in facts:
+            facts["storages"], facts["pickled"], is_on_device = pieces_of(batch)
             if is_on_device and of.makes_batches:
                 facts["on_device"] = True
+        at_most = of.order.most_to_wait() if of.order is not None else _SELDOM
         if index >= of.next_thorough_look:
-            of.next_thorough_look = index + _SELDOM
+            of.next_thorough_look = index + min(at_most, _SELDOM)
             if of.order is not None:
                 of.order.settle()
             if size < 0:
                 size = bytes_of_any(batch)
+        of.next_look = self._next_look(of, index)
+        if at_most < _SELDOM:
+            of.next_look = min(of.next_look, index + at_most)
         self._agent.governor.spent_ns += clock() - began
         return size
 

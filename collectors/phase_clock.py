@@ -103,9 +103,17 @@ class PhaseClock:
                 pass
             self._change(self._open[-1] if self._open else OTHER)
 
+    def enter_wait(self) -> None:
+        """All that is left of the backward pass is waiting, if one is under way: ranks that have no more inputs send
+        their buckets outside of any."""
+        if BACKWARD in self._open:
+            self.enter(COMMUNICATION)
+
     def enter_call(self) -> None:
-        """An outermost module call begins; in a backward pass it does again what was done already."""
-        if self.by_calls and BACKWARD not in self._open and get_ident() == self._thread:
+        """An outermost module call begins; in a backward pass it does again what was done already, and as a batch is
+        made it is a part of that."""
+        is_forward = self.by_calls and BACKWARD not in self._open and LOADING not in self._open
+        if is_forward and get_ident() == self._thread:
             self._is_in_call = True
             self.enter(FORWARD)
 

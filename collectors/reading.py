@@ -58,7 +58,7 @@ class Reading:
             for hook in hooks:
                 hook.place()
         self._looked += 1
-        self._taken_before, self._seen_before = _bytes_given(), self._seen
+        self._began = get_ident(), _bytes_given(), self._seen
 
     def prepare(self) -> None:
         """Make the replacements for what has been imported."""
@@ -71,7 +71,10 @@ class Reading:
         if self._watched:
             return
         self.off()
-        taken, seen = _bytes_given() - self._taken_before, self._seen - self._seen_before
+        ident, given, seen = self._began
+        if ident != get_ident():  # what another thread has read is not told
+            return
+        taken, seen = _bytes_given() - given, self._seen - seen
         if self._looked > 1 and taken > _SAME_DATA * seen + _LITTLE:  # the first batch may have imported modules
             why = "samples are also read by native code, or from files opened before: not in the table reads"
             self._agent.note_missing("reads", why)

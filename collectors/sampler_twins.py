@@ -147,7 +147,8 @@ class _Seeded:
 
 
 class Length:
-    """Stands in for the data set that a sampler asks for its length, until that has begun, and remembers the answer."""
+    """Stands in for the data set that a sampler asks for its length, until that has begun, and remembers the answer.
+    Another thread that asks for anything else meanwhile gets it of the data set; a copy that it makes has that."""
 
     def __init__(self, sampler: Any, begun: Iterator[Any]) -> None:
         self._sampler, self._name = _sized_by(sampler)
@@ -159,16 +160,32 @@ class Length:
             self._source = getattr(self._sampler, self._name)
             if type(self._source) is Length:
                 raise TypeError("another thread begins an epoch of the same sampler")
+
+    def put_in(self) -> None:
+        if self._name:
             setattr(self._sampler, self._name, self)
 
     def __len__(self) -> int:
         self._told = len(self._source)
         return self._told
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._source[index]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _itself, (self._source,)
+
     def taken_back(self) -> int:
         if self._name:
             setattr(self._sampler, self._name, self._source)
         return self._told
+
+
+def _itself(data: Any) -> Any:
+    return data
 
 
 @cache

@@ -1,5 +1,6 @@
 """What a sampler gives out is noted on its way to the program, which gets the same as without."""
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -116,6 +117,48 @@ def test_an_order_that_accelerate_seeds_is_known(processes: int, whole: bool) ->
     assert told == (indices, indices, "run", "nothing") and epochs[0] != epochs[1]
     seeded.set_epoch(0)
     assert epoch() == epochs[0] and facts["predicted"] == facts["checked"] and facts["predictability"] == "epoch"
+
+
+def test_that_an_epoch_is_left_early_is_seen_without_a_copy() -> None:
+    """GIVEN short steps and three whole epochs, after which most are not copied WHEN the next ones are left early."""
+    sampler = BatchSampler(RandomSampler(range(40)), 2, False)
+    facts: dict[str, Any] = {}
+    order = AccessOrder(facts, lambda: False, lambda: True)
+    for taken in [20, 20, 20, 20, 5, 5]:
+        assert "left_early" not in facts
+        iterating = Iterating(sampler)
+        epoch = Epoch(order, iterating, None)
+        got = epoch.watched(iter(sampler), True, order.most_compared(sampler), spend)
+        for number in range(1, taken + 1):
+            next(got)
+            if number == epoch.expected:
+                epoch.all_given()
+    assert epoch.known is None and facts["left_early"]
+
+
+def test_of_large_batches_few_wait_to_be_compared() -> None:
+    epoch, got, _iterating = of(BatchSampler(SequentialSampler(range(10**6)), 10**5, False), {})
+    next(got), next(got)
+    assert epoch.most_to_wait() == 2
+    small, got, _iterating = of(BatchSampler(SequentialSampler(range(100)), 4, False), {})
+    assert small.most_to_wait() > 1000 and next(got) and small.most_to_wait() > 1000
+
+
+def test_who_meets_the_stand_in_of_a_data_set_gets_the_data_set() -> None:
+    """GIVEN a sampler that is asked for its length, and another thread that uses its data set meanwhile."""
+    met: list[Any] = []
+
+    class Numbers(list[int]):
+        def __len__(self) -> int:
+            source: Any = sampler.data_source
+            met.append((source[1], source.index(3), copy.deepcopy(sampler).data_source))
+            return 3
+
+    numbers = Numbers([1, 2, 3])
+    sampler = SequentialSampler(numbers)
+    _epoch, got, _iterating = of(sampler, {})
+    assert [*got] == [0, 1, 2] and sampler.data_source is numbers
+    assert [(one, two, type(three)) for one, two, three in met[:1]] == [(2, 2, Numbers)]
 
 
 @pytest.mark.parametrize("asks_for_one_more", [True, False])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tracekit.collectors.batch_bytes import bytes_of, bytes_of_any, storages_of
+from tracekit.collectors.batch_bytes import bytes_of, bytes_of_any, pieces_of
 
 Pair = namedtuple("Pair", "image label")
 
@@ -72,10 +72,10 @@ def test_of_what_else_there_is(batch: object, size: int) -> None:
 
 @pytest.mark.parametrize(("device", "is_on"), [("cpu", False), ("meta", True)])
 def test_whether_a_batch_is_on_a_device(device: str, is_on: bool) -> None:
-    assert storages_of({"x": [torch.zeros(1, device=device)], "y": ("a", 1)}) == (1, is_on)
-    assert storages_of("a") == (0, False)
+    assert pieces_of({"x": [torch.zeros(1, device=device)], "y": ("a", 1)}) == (1, 0, is_on)
+    assert pieces_of("a") == (0, 0, False)
 
 
 def test_tensors_that_share_their_memory_are_sent_as_one_piece() -> None:
     whole = torch.zeros(4)
-    assert storages_of({"rows": list(whole), "other": torch.zeros(2), "array": np.zeros(3)}) == (2, False)
+    assert pieces_of({"rows": list(whole), "other": torch.zeros(2), "array": np.zeros(3)}) == (2, 24, False)

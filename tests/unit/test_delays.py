@@ -579,6 +579,30 @@ def test_ranks_that_are_started_again_together_are_of_one_attempt() -> None:
     assert [who.attempt for who in _in_one_attempt(late)] == [1, 0, 1]
 
 
+@pytest.mark.parametrize("ahead", [-70, -40, 0, 40, 70])
+def test_attempts_are_told_whatever_the_clocks_of_the_hosts_say(ahead: int) -> None:
+    """GIVEN two nodes of two ranks, started again after 50 s, of which the agent of one has counted that, and the
+    clocks of the other one are ahead."""
+    starts = [(rank, host, began) for began in (0, 50) for rank, host in enumerate("aabb")]
+    people = [
+        Person(process, "", rank, int(host == "a" and began > 0), host, began + ahead * (host == "b"), world=4)
+        for process, (rank, host, began) in enumerate(starts)
+    ]
+    assert [who.attempt for who in _in_one_attempt(people)] == [0] * 4 + [1] * 4
+
+
+def test_programs_that_run_beside_each_other_are_jobs_of_their_own() -> None:
+    """GIVEN two jobs of two ranks on a host, started together WHEN each has a launcher THEN its ranks are of one job;
+    ranks that have a launcher each are of one, too."""
+    beside = [(0, 8), (0, 9), (1, 9), (1, 8)]  # rank, and who started it
+    people = [Person(process, "", rank, parent=parent, world=2) for process, (rank, parent) in enumerate(beside)]
+    assert [launch for _, _, launch in jobs_of(people).values()] == [0, 1, 1, 0]
+    again = [replace(who, process=who.process + 4) for who in people]
+    assert [launch for _, _, launch in jobs_of([*people, *again]).values()] == [0, 1, 1, 0, 2, 3, 3, 2]
+    apart = [Person(process, "", process, parent=process + 2, world=2) for process in range(2)]
+    assert [launch for _, _, launch in jobs_of(apart).values()] == [0, 0]
+
+
 def test_waiting_for_who_was_kept_from_its_cpu_is_told(tmp_path: Path) -> None:
     run = ranks_run(tmp_path / "run", 2, longer=noise(0.002), kept=delay("forward", 0.3 * STEP_MS, lambda step: 1))
     told = " ".join(text_report(analyze(run)).split())

@@ -196,6 +196,20 @@ def test_of_a_part_of_the_ranks_only_those_are_missing_that_were_in_it_before() 
     assert ranks_in((0, "7", 5, 40), (2, "world", 3, -1)) == []
 
 
+def test_ranks_of_nodes_that_count_attempts_unlike_wait_for_each_other() -> None:
+    """GIVEN two nodes, of which one's agent has counted a failure, and the other one's has not."""
+    now = [CameTo(rank, rank // 2, 4, "all_reduce", "world", 5, 40.0) for rank in range(4)]
+    assert hanging([Manifest(hanging=now)]) == []
+    now[3] = CameTo(3, 1, 4, "all_reduce", "world", 4, -1.0)
+    (found,) = hanging([Manifest(hanging=now)])
+    assert (found.ranks, found.missing, found.unseen, found.attempt) == ([0, 1, 2], [(3, 4)], [], 1)
+
+
+def test_of_two_jobs_beside_each_other_no_rank_is_named() -> None:
+    now = [CameTo(rank, 0, 2, "all_reduce", "world", number, 40.0) for number in (5, 6) for rank in (0, 1)]
+    assert hanging([Manifest(hanging=now)]) == []
+
+
 def test_who_failed_in_it_does_not_wait_in_it() -> None:
     now = [CameTo(rank, 0, 2, "all_reduce", "world", 5, waits, waits < 0) for rank, waits in ((0, 40.0), (1, -1.0))]
     (title,) = [title_of_never_ended(each) for each in hanging([Manifest(hanging=now)])]

@@ -11,9 +11,10 @@ from synthetic import BEGIN_NS, Tape, make_manifest, make_run, ns
 from tracekit.advice import analyze
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.intervals import union
-from tracekit.analysis.loading import LoaderCosts, _device_s, loader_costs
+from tracekit.analysis.loader_devices import of_a_batch
+from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.loading_cpus import computed_by_others
-from tracekit.analysis.starting import start_of
+from tracekit.analysis.starting import boot_of, start_of
 from tracekit.analysis.steps import find_steps
 from tracekit.models.loader_split import split
 from tracekit.run.manifest import Loader
@@ -156,14 +157,16 @@ def test_what_others_compute_while_a_maker_waits_is_no_storage(
     assert found.maker_cpus == pytest.approx(maker_cpus, rel=0.02)
 
 
-@pytest.mark.parametrize(("busy", "asked", "expected"), [(0.5, 10, 0.05), (0.5, 0, np.nan), (np.nan, 10, np.nan)])
-def test_a_gpu_works_as_long_for_a_batch_of_any_loader(busy: float, asked: int, expected: float) -> None:
-    """GIVEN a window of a second in which a GPU worked for half of it, and ten batches were asked for THEN 50 ms each;
-    where none was, or the GPU was not seen, nobody knows; where there is none, 0."""
-    window = pd.DataFrame({"start_ns": [ns(1000.0)], "duration_ns": [ns(1000.0)]})
-    batches = pd.DataFrame({"asked_ns": [ns(1050.0 + 100 * each) for each in range(asked)], "loader": "any"})
-    assert _device_s(busy, window, batches) == pytest.approx(expected, nan_ok=True)
-    assert _device_s(0.0, window, batches) == 0
+@pytest.mark.parametrize(("busy", "batches", "expected"), [(0.5, 10, 0.05), (0.5, 0, np.nan), (np.nan, 10, np.nan)])
+def test_a_gpu_works_as_long_for_each_batch_of_a_window(busy: float, batches: int, expected: float) -> None:
+    """GIVEN a window of a second in which a GPU worked for half of it, and the program had ten batches THEN 50 ms each;
+    where it had none, or the GPU was not seen, nobody knows; where there is none, 0. Of a window with batches of two
+    loaders nobody knows for which it worked."""
+    window = pd.DataFrame({"start_ns": [ns(1000.0), ns(3000.0)], "duration_ns": [ns(1000.0), ns(4000.0)]})
+    received = np.array([*(ns(1050.0 + 100 * each) for each in range(batches)), ns(3500.0)])
+    other = np.array([ns(3600.0)])
+    assert of_a_batch(busy, window, received, [other]) == pytest.approx(expected, nan_ok=True)
+    assert of_a_batch(0.0, window, received, []) == 0
 
 
 def in_turn(path: Path, is_zipped: bool) -> list[str]:
@@ -275,6 +278,16 @@ def test_being_stopped_is_no_part_of_starting_and_ending_a_worker(tmp_path: Path
         run, find_steps(run), [(BEGIN_NS + stopped, BEGIN_NS + resumed) for stopped, resumed in stops]
     )
     assert (found.start, found.boot, found.stop) == pytest.approx((0.005, 0.010, 0.020), rel=1e-3)
+
+
+@pytest.mark.parametrize(("starting_ms", "boot_ms"), [(1000.0, 400.0), (40.0, 100.0)])
+def test_workers_that_boot_all_at_once_share_the_cpus(starting_ms: float, boot_ms: float) -> None:
+    """GIVEN eight workers on two CPUs, of which the last one boots for 400 ms THEN it takes that where those before had
+    booted, and a quarter where all were started sooner than that."""
+    started, ready = ns(0.0), ns(starting_ms)
+    batches = pd.DataFrame({"turn": 0, "iteration": 0, "worker": [0, 7]})
+    batches = batches.assign(started_ns=started, ready_ns=ready, made_start_ns=ready + ns(400.0))
+    assert boot_of(batches, 2.0, union(np.empty(0, np.int64), np.empty(0, np.int64))) == pytest.approx(boot_ms / 1e3)
 
 
 @pytest.mark.parametrize("awaited", [False, True])

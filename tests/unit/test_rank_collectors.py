@@ -11,7 +11,16 @@ import pytest
 from tracekit.collectors import in_flight, phase_clock
 from tracekit.collectors.collectives import Collectives
 from tracekit.collectors.in_flight import NOT_SEEN, InFlight, Sent
-from tracekit.collectors.phase_clock import BACKWARD, COMMUNICATION, FORWARD, NOT_KNOWN, OPTIMIZER, OTHER, PhaseClock
+from tracekit.collectors.phase_clock import (
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    LOADING,
+    NOT_KNOWN,
+    OPTIMIZER,
+    OTHER,
+    PhaseClock,
+)
 from tracekit.record.wire import ASYNC_CALL, Kind
 
 MS = 1_000_000
@@ -72,10 +81,26 @@ def test_an_outermost_call_is_the_forward_pass_but_not_within_a_backward_pass(ag
     clock.enter_call()  # done again, as what is checkpointed
     clock.leave_call()
     clock.leave(BACKWARD)
+    clock.enter(LOADING)
+    clock.enter_call()  # a transform of the data set's
+    clock.leave_call()
+    clock.leave(LOADING)
     clock.by_calls = False  # a model tells its forward pass itself
     clock.enter_call()
     clock.leave_call()
-    assert agent.phases() == [FORWARD, OTHER, BACKWARD, OTHER]
+    assert agent.phases() == [FORWARD, OTHER, BACKWARD, OTHER, LOADING, OTHER]
+    clock.stop()
+
+
+def test_who_has_no_more_inputs_sends_its_buckets_in_no_backward_pass(agent: Any) -> None:
+    clock = PhaseClock(agent)
+    clock.enter_wait()
+    clock.enter(FORWARD)
+    clock.leave(FORWARD)
+    clock.enter(BACKWARD)
+    clock.enter_wait()
+    clock.leave(BACKWARD)
+    assert agent.phases() == [FORWARD, OTHER, BACKWARD, COMMUNICATION, OTHER]
     clock.stop()
 
 

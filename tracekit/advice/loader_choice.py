@@ -21,6 +21,14 @@ def promising(loader: LoaderSummary) -> LoaderForecast | None:
     )
 
 
+def may_gain(loader: LoaderSummary) -> LoaderForecast | None:
+    """The settings that may take least, where that is a gain and is not known: all that the model may miss aside. None
+    where no settings may gain."""
+    fast, _ = by_storage(loader)
+    least = min(loader.forecasts, key=fast, default=None)
+    return least if least is not None and fast(least) * (1 + AS_GOOD) < loader.batch_ms else None
+
+
 def by_storage(loader: LoaderSummary) -> tuple[Time, Time]:
     """The time with some settings where what is not known, as how fast storage is, is as good as it may be, and where
     it is as bad: without what the model may miss, of all alike."""

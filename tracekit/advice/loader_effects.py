@@ -1,7 +1,7 @@
 """What a setting of a loader changes in the results: nothing, what is drawn at random for samples, or their order; and
 beside them. And whether the loader can have workers at all."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tracekit.run.manifest import Loader
 from tracekit.settings.catalogue import Effect, find
@@ -57,7 +57,7 @@ def beside_results(loader: Loader, key: str) -> str:
     return told.get(key, "")
 
 
-def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:
+def why_no_workers(loader: Loader) -> str:
     """Why batches that the program makes itself can be made by no worker; "" where they can be, as far as was seen."""
     if loader.num_workers:
         return ""
@@ -65,8 +65,8 @@ def why_no_workers(loader: Loader, facts: Mapping[str, Loader]) -> str:
         return "its batches are made on a GPU, which a process that is forked cannot use"
     if loader.daemonic:
         return "the process that goes through it is a daemon of multiprocessing, which may have no children"
-    if inside := [name for name, each in facts.items() if each.inside]:
-        return f"its data set starts the workers of {', '.join(inside)}, and a worker starts none"
+    if loader.starts_processes:
+        return "its data set starts processes, as a pool or a loader with workers, and a worker starts none"
     return ""
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from tracekit.advice.loader_choice import AS_GOOD, missed_by, promising, smallest_as_good
+from tracekit.advice.loader_choice import AS_GOOD, may_gain, missed_by, promising, smallest_as_good
 from tracekit.advice.loader_effects import beside_results, effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
     how_long_it_waits,
@@ -25,7 +25,7 @@ from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, Loader
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import in_words, shell_line
 from tracekit.errors import RunError
-from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait
+from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait, waited_s
 from tracekit.models.loader_memory import has_files, has_memory, left_by, needed, what_is_not_known
 from tracekit.models.loader_split import split
 from tracekit.models.loading import (
@@ -123,8 +123,8 @@ def _probes(run: Run) -> tuple[dict[str, Probe], str]:
 
 
 def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe | None) -> LoaderSummary:
-    why = split(costs)
-    whole = max(loop, float((costs.wait + costs.gap).sum()))
+    why, waited = split(costs), waited_s(costs)
+    whole = max(loop, waited + float(costs.gap.sum()))
     making = float((costs.blocked + costs.cpu).sum())
     workers = max(costs.settings.num_workers, 1)
     return LoaderSummary(
@@ -136,8 +136,8 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
         batches=len(costs),
         epochs=int(costs.first.sum()),
         batch_ms=predicted.current.expected * _MS,
-        wait=float(costs.wait.sum()) / whole if whole else 0.0,
-        usual_wait=min(float(costs.wait.sum()) / whole * usual_wait(costs), 1.0) if whole else 0.0,
+        wait=waited / whole if whole else 0.0,
+        usual_wait=min(waited / whole * usual_wait(costs), 1.0) if whole else 0.0,
         split={name: share for name, share in asdict(why).items() if name not in ("order", "slowed")} if why else {},
         order=why.order if why else 0.0,
         sampler=costs.settings.sampler,
@@ -172,7 +172,7 @@ def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe
 
 def _unexplained(costs: LoaderCosts, predicted: Forecasts) -> float:
     """What the costs explain too much or too little of the time of a batch, as a share of the waiting for it."""
-    waited = float(costs.wait.mean())
+    waited = waited_s(costs) / len(costs)
     return min(predicted.error * predicted.current.expected / waited, 1.0) if waited > 0 else 0.0
 
 
@@ -185,16 +185,20 @@ def _advise(
         return [], f"{name} {_SHARED_OUT}, so none is advised."
     if not costs.settings.made:
         return [], f"{name} was not seen as it was made, so no setting can be given to it."
-    if why_none := why_no_workers(costs.settings, run.manifest.loaders):
+    if why_none := why_no_workers(costs.settings):
         return [], f"{name} is to have no workers: {why_none}."
     if costs.in_turn_with:
         return [], (
             f"{name} and {costs.in_turn_with} are asked for batches in turn, so what settings of one gain hangs on the"
             f" other; {_how_to_study(report)} tells for the one that is waited for."
         )
+    if not costs.in_loop:
+        return [], f"{name} is read outside of the steps, so its settings make none of them shorter."
     chosen = promising(summary)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
-        return [], _why_nothing_helps(costs, summary)
+        chosen = None if chosen is None or costs.busy > _FULL else may_gain(summary)
+        if chosen is None:
+            return [], _why_nothing_helps(costs, summary)
     share = _share_of_loop(costs, loop)
     # A gain that was seen is worth more than a model's.
     certain = [each for each in summary.forecasts if each.seen and _gain(summary, each, share).low > 0]
@@ -294,7 +298,7 @@ def _recommended(made: list[Setting], summary: LoaderSummary) -> tuple[int, int]
 
 def _share_of_loop(costs: LoaderCosts, loop: float) -> float:
     """The share of the main loop that goes by between this loader's batches, and as its workers start and end."""
-    return min(measured_time(costs) * len(costs) / loop, 1.0) if loop else 1.0
+    return min(measured_time(costs) * len(costs) * costs.in_loop / loop, 1.0) if loop else 1.0
 
 
 def _apply(report: Report) -> list[str]:
@@ -366,14 +370,10 @@ def _how_to_study(report: Report) -> str:
 
 
 def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
-    busy = float(costs.cpu.sum() + costs.receive.sum() + costs.consume.sum() * costs.consumer_cpus)
-    busy += costs.send * len(costs)
-    whole = float((costs.wait + costs.gap).sum())
-    full = busy / (costs.cpus * whole) if whole else 0.0
-    if full > _FULL and summary.wait > AS_GOOD:
+    if costs.busy > _FULL and summary.wait > AS_GOOD:
         return (
-            f"{costs.loader}: no number of workers helps, the CPUs are full ({full:.0%}): decode once and keep the"
-            " result, or use cheaper transforms."
+            f"{costs.loader}: no number of workers helps, the CPUs are full ({costs.busy:.0%}): decode once and keep"
+            " the result, or use cheaper transforms."
         )
     now = in_words(summary.num_workers, summary.prefetch_factor)
     if costs.settings.iterable:

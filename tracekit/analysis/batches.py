@@ -11,7 +11,7 @@ from tracekit.run.reader import Run
 
 _MADE = [
     "maker", "made_start_ns", "made_ns", "cpu_ns", "reading_cpu_ns", "sampling_ns", "sampled", "delayed_ns",
-    "faults_ns", "others_ns", "collating_ns", "samples", "iteration", "turn", "ready_ns",
+    "faults_ns", "others_ns", "collating_ns", "samples", "iteration", "turn", "started_ns", "ready_ns",
 ]  # fmt: skip
 
 
@@ -22,8 +22,8 @@ def made_batches(run: Run, process: int) -> pd.DataFrame:
     `sampling_ns` (to get so many samples as were `sampled`) and `delayed_ns` (waiting for a CPU; -1 where not measured)
     and `faults_ns` (that page faults may have taken; -1 likewise) and `others_ns` (for how long other threads of the
     maker ran; -1 likewise), `collating_ns` (to put its samples together; -1 likewise), `samples`, `iteration`, `turn`,
-    and when all workers had been started (`ready_ns`). Where that is not known, `maker` is -1 and the times are 0.
-    `is_left`: of the epoch its worker was seen to make more than the program took.
+    and from when till when all workers were started (`started_ns`, `ready_ns`). Where that is not known, `maker` is -1
+    and the times are 0. `is_left`: of the epoch its worker was seen to make more than the program took.
     """
     workers = started_workers(run, process)
     run = run.of(process, *workers["maker"].tolist())  # what others made is as much again for each rank
@@ -79,9 +79,10 @@ def _by_workers(workers: pd.DataFrame, batches: pd.DataFrame, fetches: pd.DataFr
 
 def started_workers(run: Run, process: int) -> pd.DataFrame:
     """The process (`maker`) of every worker that the loaders of a process started: `process`, `loader`, `first_epoch`,
-    `worker`, and when all had been started (`ready_ns`)."""
+    `worker`, and from when till when all were started (`started_ns`, `ready_ns`)."""
     started = run.sql(
         "SELECT workers.process, loader, epoch AS first_epoch, workers.worker, workers.pid, host, "
+        "workers.start_ns AS started_ns, "
         "workers.start_ns + workers.duration_ns AS ready_ns "
         "FROM workers JOIN processes ON processes.process = workers.process "
         "WHERE workers.process = ? AND workers.worker >= 0",
@@ -91,14 +92,14 @@ def started_workers(run: Run, process: int) -> pd.DataFrame:
     pairs = started.merge(alive, on=["host", "pid"])
     pairs["apart"] = (pairs["ready_ns"] - pairs["start_ns"]).abs()  # of several with a recycled pid, the one of then
     pairs = pairs.sort_values("apart").drop_duplicates("maker").drop_duplicates(["pid", "ready_ns"])
-    return pairs[["maker", "process", "loader", "first_epoch", "worker", "ready_ns"]]
+    return pairs[["maker", "process", "loader", "first_epoch", "worker", "started_ns", "ready_ns"]]
 
 
 def _by_itself(batches: pd.DataFrame, fetches: pd.DataFrame) -> pd.DataFrame:
     """A program without workers makes a batch while it waits for it."""
     batches = batches.sort_values("asked_ns").assign(is_left=False)
     fetches = fetches.sort_values("made_start_ns").rename(columns={"maker": "process"})
-    fetches["maker"], fetches["ready_ns"] = fetches["process"], 0
+    fetches["maker"], fetches["started_ns"], fetches["ready_ns"] = fetches["process"], 0, 0
     found = pd.merge_asof(
         fetches, batches, left_on="made_start_ns", right_on="asked_ns", by=["process", "thread"], direction="backward"
     )

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.counters import Increases
-from tracekit.analysis.devices import device_use
 from tracekit.analysis.handover import beside_making, handover
 from tracekit.analysis.intervals import union
+from tracekit.analysis.loader_devices import seconds_of_a_gpu
 from tracekit.analysis.loading_cpus import Crowding, computed_by_others, consumer_cpus_of, share_of_cpu
 from tracekit.analysis.operators import windows
 from tracekit.analysis.people import ranks_beside
@@ -64,9 +64,10 @@ class LoaderCosts:
     are wanted than there are the program is taken to be `preferred` (`loader_replay.Machine`). `readers` were being
     made at once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches
     whose making was seen. A GPU works for `device` between two batches, at least; nan where one may be used and nobody
-    saw for how long: the program may be through with a batch before it is. Of the CPUs so many are `cores`: others
-    share one. Where the program `leaves_early` workers had made batches of an epoch that it did not take, before
-    another one began. Where it asks `in_turn_with` another loader, each waits for both.
+    saw for how long: the program may be through with a batch before it is. The share `in_loop` was asked for within the
+    steps of the program. Of the CPUs so many are `cores`: others share one. Where the program `leaves_early` workers
+    had made batches of an epoch that it did not take, before another one began. Where it asks `in_turn_with` another
+    loader, each waits for both.
     """
 
     process: int
@@ -112,12 +113,20 @@ class LoaderCosts:
     preferred: float = 0.0
     is_aside: bool = False
     device: float = 0.0
+    in_loop: float = 1.0
     cores: float = math.inf
     leaves_early: bool = False
     in_turn_with: str = ""
 
     def __len__(self) -> int:
         return len(self.wait)
+
+    @property
+    def busy(self) -> float:
+        """The share of the CPUs that loading and the program keep busy."""
+        computing = float(self.cpu.sum() + self.receive.sum() + self.consume.sum() * self.consumer_cpus)
+        whole = float((self.wait + self.gap).sum())
+        return (computing + self.send * len(self)) / (self.cpus * whole) if whole else 0.0
 
 
 def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[LoaderCosts]:
@@ -135,21 +144,19 @@ def loader_costs(run: Run, steps: Steps, stops: Sequence[Stop] = ()) -> list[Loa
     profiled = windows(run)
     profiled = profiled[profiled["process"] == steps.main]
     began = _began(run, steps.main, int(batches["asked_ns"].min()))
-    device_s = _device_s(_device_busy(run, steps.main), profiled, batches)
     parts = {str(loader): part.sort_values("asked_ns") for loader, part in batches.groupby("loader", sort=True)}
+    device = seconds_of_a_gpu(run, steps.main, profiled, parts)
+    window = steps.window(steps.main)
     found = [
-        _costs(run, increases, profiled, device_s, steps.main, steps.thread[steps.main], began, loader, part, stops)
+        replace(
+            _costs(run, increases, profiled, steps.main, steps.thread[steps.main], began, loader, part, stops),
+            device=device[loader],
+            in_loop=float(part["asked_ns"].between(*window).mean()) if window else 1.0,
+        )
         for loader, part in parts.items()
     ]
     asked = {loader: part["asked_ns"].to_numpy() for loader, part in parts.items()}
     return [replace(each, in_turn_with=_in_turn_with(each.loader, asked)) for each in found]
-
-
-def _device_busy(run: Run, process: int) -> float:
-    """The share of the profiler's windows in which a GPU worked, the busiest one's; nan where that was not seen."""
-    if not run.manifest.may_use_gpu:
-        return 0.0
-    return max((each.busy for each in device_use(run, process)), default=math.nan)
 
 
 def _in_turn_with(loader: str, asked: dict[str, NDArray[np.int64]]) -> str:
@@ -170,7 +177,6 @@ def _costs(
     run: Run,
     increases: Increases,
     profiled: pd.DataFrame,
-    device_s: float,
     process: int,
     thread: int,
     began: float,
@@ -245,7 +251,7 @@ def _costs(
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),
         start=start_of(run, process, loader, stopped),
-        boot=boot_of(batches[known & ~itself], stopped),
+        boot=boot_of(batches[known & ~itself], cpus, stopped),
         stop=stop_of(run, process, loader, cpus, stopped),
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,
@@ -268,25 +274,9 @@ def _costs(
         more_if_there=handed.more_if_there,
         rested=handed.rested,
         is_aside=bool((batches["thread"] != thread).mean() > _MOSTLY),
-        device=device_s if not device_s or _asked_in(profiled, asked) else math.nan,
         cores=(run.manifest.cpu.cores or math.inf) / ranks,
         leaves_early=bool(batches["is_left"].groupby(epoch).any().iloc[:-1].any()),
     )
-
-
-def _device_s(busy: float, profiled: pd.DataFrame, batches: pd.DataFrame) -> float:
-    """For how long a GPU works for a batch of any loader, s, where it works so much of the profiler's windows; nan
-    where none was asked for in these."""
-    if not busy:
-        return 0.0
-    asked = _asked_in(profiled, np.sort(batches["asked_ns"].to_numpy()))
-    return busy * float(profiled["duration_ns"].sum()) / _NS / asked if asked else math.nan
-
-
-def _asked_in(profiled: pd.DataFrame, asked: NDArray[np.int64]) -> int:
-    """How many batches were asked for in the profiler's windows."""
-    starts, ends = profiled["start_ns"].to_numpy(), (profiled["start_ns"] + profiled["duration_ns"]).to_numpy()
-    return int((np.searchsorted(asked, ends) - np.searchsorted(asked, starts)).sum())
 
 
 def _stopped(batches: pd.DataFrame, stops: Sequence[Stop]) -> NDArray[np.bool_]:

@@ -1,16 +1,20 @@
 """People: who the processes of a run are."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tracekit.run.manifest import Manifest
 from tracekit.run.reader import Run, open_run
 
+_ANY_HOST = ""
+
 
 @dataclass(frozen=True)
 class Person:
     """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none, of a
-    `world` of so many; `began_ns` is Unix time; `workers` are the processes that its loaders started."""
+    `world` of so many; `began_ns` is Unix time; `workers` are the processes that its loaders started; `parent` is -1
+    where it is not part of the run."""
 
     process: int
     role: str | None = None
@@ -20,6 +24,7 @@ class Person:
     began_ns: int | None = None
     workers: tuple[int, ...] = ()
     world: int = -1
+    parent: int = -1
 
     @property
     def is_helper(self) -> bool:
@@ -45,14 +50,14 @@ def find_people(run: Run) -> list[Person]:
     rows = run.sql(
         "SELECT process, coalesce(any_value(role), '') AS role, coalesce(max(rank), -1) AS rank, "
         "coalesce(max(attempt), 0) AS attempt, coalesce(any_value(host), '') AS host, min(start_ns) AS start_ns, "
-        "max(worker) AS worker, coalesce(max(world_size), -1) AS world "
+        "max(worker) AS worker, coalesce(max(world_size), -1) AS world, coalesce(max(parent), -1) AS parent "
         "FROM processes GROUP BY process ORDER BY process"
     )
     workers = _workers(run) if (rows["worker"] >= 0).any() else {}
     people = [
         Person(
             int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns),
-            tuple(workers.get(int(row.process), ())), int(row.world),
+            tuple(workers.get(int(row.process), ())), int(row.world), int(row.parent),
         )
         for row in rows.itertuples(index=False)
     ]  # fmt: skip
@@ -61,14 +66,22 @@ def find_people(run: Run) -> list[Person]:
 
 def jobs_of(people: Sequence[Person]) -> dict[int, tuple[int, int, int]]:
     """By process of a rank, the job that it is one of: its attempt, its world, and which launch of both it is, as a
-    program may start all of them again, as other processes."""
+    program may start all of them again, as other processes; or two programs beside each other. Who started several
+    ranks started those of one job."""
+    ranks = [who for who in people if who.rank >= 0 and not who.is_loader_worker]
+    started: dict[tuple[int, int, int], set[int]] = defaultdict(set)
+    for who in ranks:
+        if who.parent >= 0:
+            started[who.attempt, who.world, who.parent].add(who.rank)
     found: dict[int, tuple[int, int, int]] = {}
-    launches: dict[tuple[int, int, int], int] = {}
-    for who in people:
-        if who.rank >= 0 and not who.is_loader_worker:
-            launch = launches.get((who.rank, who.attempt, who.world), 0)
-            launches[who.rank, who.attempt, who.world] = launch + 1
-            found[who.process] = who.attempt, who.world, launch
+    times: Counter[tuple[int, int, int, int]] = Counter()
+    launches: dict[tuple[int, int, str], dict[tuple[int, int], int]] = defaultdict(dict)
+    for who in ranks:
+        parent = who.parent if len(started[who.attempt, who.world, who.parent]) > 1 else -1
+        again = times[who.rank, who.attempt, who.world, parent]
+        times[who.rank, who.attempt, who.world, parent] += 1
+        of_host = launches[who.attempt, who.world, who.host if parent >= 0 else _ANY_HOST]
+        found[who.process] = who.attempt, who.world, of_host.setdefault((parent, again), len(of_host))
     return found
 
 
@@ -99,18 +112,23 @@ def world_of(ranks: Sequence[Person]) -> int:
 
 def _in_one_attempt(people: list[Person]) -> list[Person]:
     """The same, where all that were started together are of the same attempt. An agent of torchrun counts only the
-    failures of its own workers: those of other nodes are started again with the attempt that they had."""
+    failures of its own workers: those of other nodes are started again with the attempt that they had.
+
+    Hosts have clocks of their own: one is only asked for another host's where some launch was not seen on its own."""
     launches: dict[int, int] = {}
     last: dict[tuple[int, int], int] = {}
-    began: dict[int, dict[int, int]] = {}  # by world and launch, when its first rank did
-    for who in sorted(people, key=lambda who: (who.began_ns or 0, who.process)):
-        if who.rank >= 0 and not who.is_loader_worker:
-            job, begins = (who.rank, who.world), began.setdefault(who.world, {})
-            least, now = max(last.get(job, -1) + 1, who.attempt), who.began_ns or 0
-            # One that ended before it said who it is was of a launch before: that of those that began with this one.
-            since = {launch: now - then for launch, then in begins.items() if launch >= least}
-            last[job] = launches[who.process] = min(since, key=since.__getitem__, default=least)
-            begins.setdefault(last[job], now)
+    began: dict[tuple[int, str], dict[int, int]] = {}  # by world, host (or any) and launch, when its first rank did
+    ranks = [who for who in people if who.rank >= 0 and not who.is_loader_worker]
+    times = _times_started(ranks)
+    for who in sorted(ranks, key=lambda who: (who.began_ns or 0, who.process)):
+        has_all = times[who.world, who.host] == max(each for (world, _), each in times.items() if world == who.world)
+        job, begins = (who.rank, who.world), began.get((who.world, who.host if has_all else _ANY_HOST), {})
+        least, now = max(last.get(job, -1) + 1, who.attempt), who.began_ns or 0
+        # One that ended before it said who it is was of a launch before: that of those that began with this one.
+        since = {launch: now - then for launch, then in begins.items() if launch >= least}
+        last[job] = launches[who.process] = min(since, key=since.__getitem__, default=least)
+        for host in (who.host, _ANY_HOST):
+            began.setdefault((who.world, host), {}).setdefault(last[job], now)
     attempts: dict[tuple[int, int], int] = {}
     for who in people:
         if who.process in launches:
@@ -120,6 +138,14 @@ def _in_one_attempt(people: list[Person]) -> list[Person]:
         replace(who, attempt=attempts[who.world, launches[who.process]]) if who.process in launches else who
         for who in people
     ]
+
+
+def _times_started(ranks: Sequence[Person]) -> dict[tuple[int, str], int]:
+    """How often the ranks of each world were started on each host, as far as was seen."""
+    found: dict[tuple[int, str], int] = {}
+    for (world, host, _), times in Counter((who.world, who.host, who.rank) for who in ranks).items():
+        found[world, host] = max(found.get((world, host), 0), times)
+    return found
 
 
 def _workers(run: Run) -> dict[int, list[int]]:

@@ -6,6 +6,7 @@ from tracekit.analysis.intervals import Intervals
 from tracekit.run.reader import Run
 
 _NS = 1e9
+_MOSTLY = 0.5
 
 
 def start_of(run: Run, process: int, loader: str, stopped: Intervals) -> float:
@@ -21,14 +22,20 @@ def start_of(run: Run, process: int, loader: str, stopped: Intervals) -> float:
     return float(each.median()) / _NS if len(rows) else 0.0
 
 
-def boot_of(batches: pd.DataFrame, stopped: Intervals) -> float:
-    """What a worker takes until it makes its first batch, s: the last one that was started, as the others had time to
-    boot while those after them were started."""
+def boot_of(batches: pd.DataFrame, cpus: float, stopped: Intervals) -> float:
+    """What a worker takes until it makes its first batch, s, with a CPU: the last one that was started, as the others
+    had time to boot while those after them were started. Where all began sooner than they boot, they shared the CPUs:
+    new processes, which import all anew."""
     first = batches[
         (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["worker"] == batches["worker"].max())
     ]
     took = _went_on(first["ready_ns"], first["made_start_ns"], stopped)
-    return float(took.median()) / _NS if len(took) else 0.0
+    if first.empty:
+        return 0.0
+    starting = _went_on(first["started_ns"], first["ready_ns"], stopped)
+    workers = first["worker"].max() + 1
+    shared = max(workers / cpus, 1.0) if (took > starting).mean() > _MOSTLY else 1.0
+    return float(took.median()) / shared / _NS
 
 
 def cold_of(batches: pd.DataFrame) -> float:

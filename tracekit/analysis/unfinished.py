@@ -6,15 +6,14 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from tracekit.analysis.people import find_people
+from tracekit.analysis.people import find_people, jobs_of
 from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED, USED
 from tracekit.run.reader import Run
 
 # The ranks of a run. `launch`: a program may start all of them again, as other processes, or as more or fewer.
 _RANKS = """
-    SELECT process, rank, attempt,
-           concat(world, ':', dense_rank() OVER (PARTITION BY rank, attempt, world ORDER BY process)) AS launch
-    FROM (VALUES {who}) AS people(process, rank, attempt, world)
+    SELECT process, rank, attempt, concat(world, ':', again) AS launch
+    FROM (VALUES {who}) AS people(process, rank, attempt, world, again)
 """
 _IN_IT = f"""
     SELECT attempt, launch, "group", sequence, list(DISTINCT {{{{'op': op, 'rank': who.rank}}}}) AS inside
@@ -56,7 +55,8 @@ def never_ended(run: Run) -> pd.DataFrame:
     """What ranks were in when they came to their end: `attempt`, `group`, `sequence`, the `ranks` in each `op`, and
     those of the group that never came, `missing`: a list of (rank, the number of what it came to last)."""
     people = find_people(run)
-    ranks = [(who.process, who.rank, who.attempt, who.world) for who in people if who.rank >= 0]
+    jobs = jobs_of(people)
+    ranks = [(who.process, who.rank, *jobs[who.process]) for who in people if who.process in jobs]
     if not ranks:
         return pd.DataFrame()
     who = ", ".join(map(str, ranks))  # numbers

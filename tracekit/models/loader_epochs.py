@@ -29,6 +29,9 @@ _MOST_EPOCHS = 4
 # memory that is made anew and shared, which takes 3.0 to 3.4 ms for 4 MiB; the same without workers 0.1.
 RECEIVE_S = 0.0017
 BYTES_PER_S = 1.35e9
+# What is no tensor goes through a pipe, which the program reads while it waits: 1 MiB of a numpy array took 4.7 ms, 8
+# took 29, where tensors took 2.8 and 3.8.
+PICKLED_BYTES_PER_S = 0.28e9
 START_S = 0.013
 BOOT_S = 0.017
 STOP_S = 0.011
@@ -240,6 +243,14 @@ def typical_epochs(costs: LoaderCosts, ahead: int = 0) -> list[_Epoch]:
     ]
 
 
+def as_replayed(costs: LoaderCosts, settings: LoaderSettings) -> LoaderSettings:
+    """The settings that are replayed in place of these: in long epochs no more ahead than `_MOST_AHEAD`."""
+    ahead = _ahead(settings)
+    if not settings.workers or any(each.batches == len(each.at) for each in typical_epochs(costs, ahead)):
+        return settings
+    return replace(settings, prefetch=ahead // settings.workers)
+
+
 def _ahead(settings: LoaderSettings) -> int:
     """How many batches are handed out before the program has got one of them, as far as they are replayed."""
     return min(settings.prefetch, max(_MOST_AHEAD // max(settings.workers, 1), 2)) * settings.workers
@@ -307,7 +318,7 @@ def drawing_s(costs: LoaderCosts) -> float:
 
 def receive_s(costs: LoaderCosts) -> float:
     """What taking a batch from a worker costs at most where the run had none, s."""
-    return RECEIVE_S * times_of(costs.settings.storages)
+    return RECEIVE_S * times_of(costs.settings.storages) + costs.settings.pickled / PICKLED_BYTES_PER_S
 
 
 def are_first(costs: LoaderCosts, workers: int) -> Seconds:
@@ -363,11 +374,19 @@ def _of_typical(costs: LoaderCosts, times: Seconds) -> float:
     return sum(float(times[each.first : each.first + each.batches].sum()) for each in typical_epochs(costs))
 
 
+def waited_s(costs: LoaderCosts) -> float:
+    """For how long the program waited in all epochs, to start and to end workers included, s."""
+    workers, epochs = costs.settings.num_workers, int(costs.first.sum())
+    starts = _makings(costs) if costs.settings.persistent_workers else epochs
+    stops = stops_s(costs, workers) / max(len(typical_epochs(costs)), 1)
+    return float(costs.wait.sum()) + costs.start * workers * starts + stops * epochs
+
+
 def usual_wait(costs: LoaderCosts) -> float:
     """The share of its time for which the program waited in the epochs that are replayed, as a multiple of that in all
     of them."""
-    wait, gap = (_of_typical(costs, times) for times in (costs.wait, costs.gap))
-    whole, waited = float((costs.wait + costs.gap).sum()), float(costs.wait.sum())
+    wait, gap, waited = measured_wait(costs), _of_typical(costs, costs.gap), waited_s(costs)
+    whole = waited + float(costs.gap.sum())
     return wait / (wait + gap) * whole / waited if wait + gap > 0 and waited > 0 else 1.0
 
 

@@ -22,6 +22,7 @@ from tracekit.models.loader_epochs import (
     TOGETHER,
     Beside,
     Storage,
+    as_replayed,
     batches_of,
     drawing_s,
     measured_time,
@@ -113,13 +114,18 @@ def forecasts(costs: LoaderCosts, counts: list[int] | None = None, probe: Probe 
             of_workers.setdefault(cell[0], []).append(_missed(seen[cell].expected, replayed.expected))
     missed = {workers: float(np.exp(np.mean(np.log(of_workers[workers])))) for workers in sorted(of_workers)}
 
+    replayed_so: dict[LoaderSettings, Forecast] = {}
+
     def forecast(settings: LoaderSettings) -> Forecast:
         if known := seen.get((settings.workers, settings.prefetch if settings.workers else 0)):
             return replace(known, settings=settings)
-        found = run.forecast(settings, besides)
+        alike = as_replayed(costs, settings)
+        if alike not in replayed_so:
+            replayed_so[alike] = run.forecast(alike, besides)
+        found = replace(replayed_so[alike], settings=settings)
         factor = float(np.interp(settings.workers, list(missed), list(missed.values())))
         low, high = factor * found.low / (1 + error), factor * found.high * (1 + error)
-        return run.beside_device(Forecast(settings, low, factor * found.expected, high))
+        return run.beside_device(replace(found, low=low, expected=factor * found.expected, high=high))
 
     tried = sorted({*worker_counts(int(np.ceil(costs.cpus))), current.workers}) if counts is None else counts
     ahead = sorted({*_PREFETCH, current.prefetch} if current.workers else _PREFETCH)
@@ -214,12 +220,20 @@ def worker_counts(cpus: int) -> list[int]:
 def _startup(costs: LoaderCosts, probe: Probe | None = None) -> tuple[float, float, float]:
     """What starting a worker takes, and what it takes then, and longer to send its first batch: as seen, or as usual
     where it is forked. One that is not forked imports what the program imports: at most it takes what the program took
-    until it wanted a batch."""
+    until it wanted a batch (`_boots`)."""
     for known in (costs, probe.costs if probe else costs):
         if known.settings.num_workers:
             return known.start, known.boot, known.connect
     is_forked = costs.settings.start_method in ("", "fork")
     return START_S, BOOT_S if is_forked else max(costs.began, BOOT_S), 0.0
+
+
+def _boots(costs: LoaderCosts, probe: Probe | None, settings: LoaderSettings) -> list[LoaderSettings]:
+    """The same settings, with as little and as much as a worker may take to boot, where none was seen."""
+    is_seen = costs.settings.num_workers or (probe is not None and probe.costs.settings.num_workers)
+    if is_seen or not settings.workers or settings.boot <= BOOT_S:
+        return [settings]
+    return [replace(settings, boot=BOOT_S), settings]
 
 
 def _both(seen: Forecast, replayed: Forecast, error: float) -> Forecast:
@@ -280,8 +294,9 @@ class _Known:
         beside = besides if settings.workers else besides[:1]
         if settings.workers > costs.settings.num_workers and costs.cores < costs.cpus:
             slow = [replace(each, cpus=costs.cores) for each in possible + slow] + slow  # a core gives two CPUs less
+        boots = _boots(costs, self.probe, settings)
         times, slow_times = (
-            [time_of(*each) for each in product(some, [settings], storage, beside)] for some in (possible, slow)
+            [time_of(*each) for each in product(some, boots, storage, beside)] for some in (possible, slow)
         )
         return self.beside_device(Forecast(settings, min(times), float(np.mean(times)), max(times + slow_times)))
 

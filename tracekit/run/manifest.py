@@ -117,9 +117,10 @@ class Loader(msgspec.Struct):
     ends_unasked: bool = False  # the program takes all batches of an epoch, and does not ask for one more
     prepares: bool = False  # its workers, by a function of the program
     told_epochs: bool = False  # its data set has a method by which the program tells it the epoch
-    inside: bool = False  # its workers were started by the data set of another one
+    starts_processes: bool = False  # as a batch is made: its data set has a pool, or a loader with workers
     stateful: bool = False  # one of torchdata's, whose state can be saved
     storages: int = 0  # pieces of memory that the tensors of a batch have; 0 where that was not seen
+    pickled: int = 0  # bytes of a batch in arrays that are no tensors, which workers send through a pipe
     on_device: bool = False  # it has no workers, and makes its batches on a GPU, say
     daemonic: bool = False  # the process that iterates over it may have no children
     start_method: str = ""  # of its workers, had it any; "" where that is not known

@@ -34,7 +34,7 @@ def study_loading(command: list[str], folder: Path, budget_s: float, say: Callab
     report = analyze(run)
     loader = max(report.loaders, key=lambda each: each.wait, default=None)
     facts = run.manifest.loaders
-    has_none_why = why_no_workers(facts[loader.loader], facts) if loader is not None and loader.loader in facts else ""
+    has_none_why = why_no_workers(facts[loader.loader]) if loader is not None and loader.loader in facts else ""
     is_made = loader is not None and facts.get(loader.loader, Loader()).made > 0
     tried = candidates(loader) if loader is not None and is_made and not has_none_why else []
     conditions = [Condition(BASELINE), *(_condition(loader, facts, each) for each in tried if loader is not None)]

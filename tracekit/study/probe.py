@@ -8,7 +8,7 @@ or, where they end too soon for that, they run one after the other, again and ag
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -72,7 +72,7 @@ def probe(run: Run, say: Callable[[str], None]) -> None:
     counts = {loader: worker_counts(math.ceil(min(each.cpus, budget))) for loader, each in costs.items()}
     # Half of the memory for each of two, as all of them may have their workers at the same time.
     shares = {loader: _share(each, len(costs)) for loader, each in costs.items()}
-    reasons = {loader: _why_not(each, counts[loader], run.manifest.loaders) for loader, each in shares.items()}
+    reasons = {loader: _why_not(each, counts[loader]) for loader, each in shares.items()}
     most = {
         loader: (max(count for count in counts[loader] if fits(each, count, PREFETCH)), PREFETCH)
         for loader, each in shares.items()
@@ -184,7 +184,7 @@ def is_certain(cells: Cells, loaders: list[LoaderSummary]) -> bool:
     )
 
 
-def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Loader]) -> str:
+def _why_not(costs: LoaderCosts, counts: Sequence[int]) -> str:
     """Why a probe would try no other number of workers of the loader; "" where it would."""
     settings = costs.settings
     reasons = {
@@ -196,7 +196,7 @@ def _why_not(costs: LoaderCosts, counts: Sequence[int], facts: Mapping[str, Load
         "several iterators of it were in use at once": costs.at_once,
         f"the program asks it in turn with {costs.in_turn_with}": bool(costs.in_turn_with),
     }
-    fixed = next((why for why, holds in reasons.items() if holds), "") or why_no_workers(settings, facts)
+    fixed = next((why for why, holds in reasons.items() if holds), "") or why_no_workers(settings)
     if fixed or any(count and fits(costs, count, PREFETCH) for count in counts):
         return fixed
     unknown = what_is_not_known(costs)
