@@ -46,6 +46,7 @@ class AccessOrder:
         self._twin: Twin | None = None  # the one that goes on; None once it was wrong
         self._epochs = self._complete = self._begun = 0  # epochs that were copied, complete, and all
         self._last: Epoch | None = None
+        self._last_sampler = 0
 
     def can_be_known(self, iterator: Any) -> bool:
         """Whether the order of an epoch that is to begin may be predicted: torch's own samplers decide it."""
@@ -66,8 +67,9 @@ class AccessOrder:
             self._facts["left_early"] = True
         if self._last is not None and self._last.is_complete and not self._last.was_asked:
             self._facts["ends_unasked"] = True
-        if self._last is not None:  # as long, as far as is known
+        if self._last is not None and self._last_sampler == id(iterator._index_sampler):  # as long, as far as is known
             epoch.expected = self._last.expected
+        self._last_sampler = id(iterator._index_sampler)
         if self.can_be_known(iterator) and not self._may_go_past(iterator):
             try:
                 self._copy(epoch, iterator, indices, generator)
@@ -235,7 +237,10 @@ class Epoch:
 
     def most_to_wait(self) -> int:
         """How many more batches may be given out before they are compared."""
-        last = next(reversed(self._issued), None)
+        try:
+            last = self._issued[-1]
+        except IndexError:  # another thread may take the last one
+            last = None
         return max(_MOST_INDICES // (len(last) if type(last) is list and last else 1), 1)
 
     def settle(self) -> None:

@@ -19,6 +19,7 @@ from .looking import MOST_SAMPLES, NOT_LOOKED_AT, Collating, Look, Samples, dela
 from .patching import Patches, place_of
 from .reading import Reading
 from .spool import threads
+from .tracebacks import comes_from_a_signal_handler
 
 # Of the budget of recording, for rows of batches, and for looking at single samples and reads: a look at a thread's CPU
 # time is a system call, 0.2 to 1 us and more than the rest of a sample's record. Where all the rest leaves nothing of
@@ -195,12 +196,19 @@ class Fetching:
             self._agent.fail("loading", error)
         try:
             batch = original(iterator)
-            if on_devices >= 0 and _allocations_on_devices() != on_devices:
-                self._agent.loaders.facts_of(iterator._tracekit.loader)["on_device"] = True
-            return batch
         finally:
             if is_seen:
                 vars(fetcher).pop("fetch", None)
+        try:
+            if on_devices >= 0 and _allocations_on_devices() > on_devices:
+                self._agent.loaders.facts_of(iterator._tracekit.loader)["on_device"] = True
+        except Exception as error:
+            self._agent.fail("loading", error)
+        return batch
+
+    def is_fetch(self, code: object) -> bool:
+        """Whether this is the code of torch's that makes a batch."""
+        return code in self._fetch
 
     def is_in_fetch(self) -> bool:
         """Whether a batch is being made on this thread."""
@@ -361,8 +369,14 @@ def _fetches_by_function(fetcher: type) -> bool:
 
 
 def _allocations_on_devices() -> int:
-    """How often this process has got memory of its GPU; -1 where it uses none, or another thread may be at it."""
-    cuda = sys.modules["torch"].cuda
-    if not cuda.is_initialized() or get_ident() != main_thread().ident:
+    """How often this process has got memory of its GPU; -1 where that is not told, or not asked: on another thread than
+    the main one, which may use the GPU meanwhile."""
+    if get_ident() != main_thread().ident:
         return -1
-    return int(cuda.memory_stats().get("allocation.all.allocated", -1))
+    cuda = sys.modules["torch"].cuda
+    try:
+        return int(cuda.memory_stats().get("allocation.all.allocated", -1)) if cuda.is_initialized() else 0
+    except Exception as error:  # an allocator of the program's own may not count
+        if comes_from_a_signal_handler(error):
+            raise
+        return -1

@@ -54,7 +54,7 @@ class Loading:
     def install(self, agent: Agent) -> None:
         self._agent = agent
         self._fetching = fetching = Fetching(agent, self._patches)
-        self._starting_processes = StartingProcesses(agent, self._patches)
+        self._starting_processes = StartingProcesses(agent, self._patches, fetching.is_fetch)
         agent.when_imported("loading", "torch.utils.data.dataloader", self._hook_iterators)
         agent.when_imported("loading", "torch.utils.data._utils.fetch", fetching.hook_fetchers)
         agent.when_imported("loading", "torch.utils.data._utils.worker", fetching.hook_worker)
@@ -122,7 +122,8 @@ class Loading:
                 original(iterator, loader, *args, **kwargs)
             finally:
                 end = clock()
-                vars(iterator).pop("_next_index", None)
+                if hasattr(vars(iterator).get("_next_index"), "is_timed"):
+                    del iterator._next_index
                 self._started_workers()
             try:
                 of = iterator._tracekit
@@ -352,6 +353,8 @@ class Loading:
 def _time_drawing(iterator: Any) -> None:
     """Add up what it takes to draw the first indices, until its workers have started: putting these into queues takes
     longer the more workers there are, which want the CPUs meanwhile, and is part of starting them."""
+    if "_next_index" in vars(iterator):  # a program's own
+        return
     draw = iterator._next_index
 
     def _next_index() -> Any:
@@ -361,6 +364,7 @@ def _time_drawing(iterator: Any) -> None:
         finally:
             iterator._tracekit.drawing_ns += clock() - began
 
+    _next_index.is_timed = True  # type: ignore[attr-defined]
     iterator._next_index = _next_index
 
 

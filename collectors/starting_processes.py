@@ -12,8 +12,9 @@ from .patching import Patches
 class StartingProcesses:
     """Notices that a process of multiprocessing is started while a batch is made."""
 
-    def __init__(self, agent: Agent, patches: Patches) -> None:
-        self._agent, self._patches = agent, patches
+    def __init__(self, agent: Agent, patches: Patches, is_fetch: Callable[[object], bool]) -> None:
+        """`is_fetch`: whether this is the code of torch's that makes a batch; what draws its indices may fork."""
+        self._agent, self._patches, self._is_fetch = agent, patches, is_fetch
         self._make_batch: set[CodeType] = set()  # functions of torch's iterators without workers
         agent.when_imported("loading", "multiprocessing.process", self._hook)
 
@@ -36,7 +37,9 @@ class StartingProcesses:
         return start
 
     def _making_batches(self, frame: FrameType | None) -> Iterator[Any]:
+        is_made = False
         while frame is not None:
-            if frame.f_code in self._make_batch:
+            is_made |= self._is_fetch(frame.f_code)
+            if is_made and frame.f_code in self._make_batch:
                 yield frame.f_locals["self"]
             frame = frame.f_back

@@ -599,6 +599,8 @@ def test_programs_that_run_beside_each_other_are_jobs_of_their_own() -> None:
     assert [launch for _, _, launch in jobs_of(people).values()] == [0, 1, 1, 0]
     again = [replace(who, process=who.process + 4) for who in people]
     assert [launch for _, _, launch in jobs_of([*people, *again]).values()] == [0, 1, 1, 0, 2, 3, 3, 2]
+    nodes = [Person(process, "", process, parent=8 + process // 2, world=4) for process in range(4)]
+    assert [launch for _, _, launch in jobs_of(nodes).values()] == [0, 0, 0, 0]
     apart = [Person(process, "", process, parent=process + 2, world=2) for process in range(2)]
     assert [launch for _, _, launch in jobs_of(apart).values()] == [0, 0]
 

@@ -104,14 +104,14 @@ def workers_that_import(summary: LoaderSummary, costs: LoaderCosts) -> Finding |
     method, share = costs.settings.start_method, summary.wait * summary.split.get("startup", 0.0)
     if method in ("", "fork") or share < NOTICED:
         return None
-    name = summary.loader
+    name, takes = summary.loader, costs.start + costs.boot * costs.boot_shared
     title = (
-        f"workers of {name} are started by {method}, and each takes {costs.start + costs.boot:.2g} s until it loads; to"
+        f"workers of {name} are started by {method}, and each takes {takes:.2g} s until it loads; to"
         f" start and to end them takes {share:.0%} of the time; forked ones begin as a copy of the program, which must"
         " have no thread in a lock then, and use no GPU in its data set; what they save is told by"
         f' `loader.{name}.multiprocessing_context = "fork"` in a settings file and `tracekit verify`'
     )
-    evidence = {"loader": name, "start_method": method, "share": share, "start_s": costs.start + costs.boot}
+    evidence = {"loader": name, "start_method": method, "share": share, "start_s": takes}
     return Finding("loading.start_method", title, evidence)
 
 

@@ -194,12 +194,11 @@ def _advise(
         )
     if not costs.in_loop:
         return [], f"{name} is read outside of the steps, so its settings make none of them shorter."
-    chosen = promising(summary)
+    chosen, share = promising(summary), _share_of_loop(costs, loop)
     if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
         chosen = None if chosen is None or costs.busy > _FULL else may_gain(summary)
-        if chosen is None:
+        if chosen is None or _gain(summary, chosen, share).high <= AS_GOOD:
             return [], _why_nothing_helps(costs, summary)
-    share = _share_of_loop(costs, loop)
     # A gain that was seen is worth more than a model's.
     certain = [each for each in summary.forecasts if each.seen and _gain(summary, each, share).low > 0]
     chosen = smallest_as_good(certain, attrgetter("expected_ms")) or chosen

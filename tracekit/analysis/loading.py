@@ -52,22 +52,22 @@ class LoaderCosts:
     `more_if_there` longer, to find that they are, and `rested` in all where workers have nothing else to do (None: not
     seen). `first` marks those that an epoch began with; `number` tells a batch by its epoch and index, in another run
     too (-1: how it was made was not seen). `start` is what the program takes to start one worker, `boot` what a worker
-    takes then until it makes its first batch, for which it computes for `cold` longer than for others (of that for
-    `cold_outside` outside of getting samples; None: not seen); that one takes so much longer to `connect` for; and
-    `stop` is what ending takes a worker. A batch has `batch_bytes`, and at most `largest_batch`, None where none was
-    measured; a worker had `worker_bytes` at most (or, where none was `seen_working`, has what the program had, whose
-    copy it begins as), and `memory` was free beside the program. `alone`: one thread, as a worker has it, may take so
-    many times the `cpu` time, at most: where the program's team of threads had a part in each of torch's operators. Who
-    makes a batch keeps `maker_cpus` busy while it computes: libraries have threads of their own. `at_once`: epochs
-    overlapped, several iterators of the loader were in use. `began`: what the program took from its start until it
-    wanted its first batch of all. `is_aside`: another thread than that of the steps takes the batches. Where more CPUs
-    are wanted than there are the program is taken to be `preferred` (`loader_replay.Machine`). `readers` were being
-    made at once, at most, and storage was `reading` so many of them on average. `known` is the share of the batches
-    whose making was seen. A GPU works for `device` between two batches, at least; nan where one may be used and nobody
-    saw for how long: the program may be through with a batch before it is. The share `in_loop` was asked for within the
-    steps of the program. Of the CPUs so many are `cores`: others share one. Where the program `leaves_early` workers
-    had made batches of an epoch that it did not take, before another one began. Where it asks `in_turn_with` another
-    loader, each waits for both.
+    takes then, with a CPU, until it makes its first batch (it took `boot_shared` times as long), for which it computes
+    for `cold` longer than for others (of that for `cold_outside` outside of getting samples; None: not seen); that one
+    takes so much longer to `connect` for; and `stop` is what ending takes a worker. A batch has `batch_bytes`, and at
+    most `largest_batch`, None where none was measured; a worker had `worker_bytes` at most (or, where none was
+    `seen_working`, has what the program had, whose copy it begins as), and `memory` was free beside the program.
+    `alone`: one thread, as a worker has it, may take so many times the `cpu` time, at most: where the program's team of
+    threads had a part in each of torch's operators. Who makes a batch keeps `maker_cpus` busy while it computes:
+    libraries have threads of their own. `at_once`: epochs overlapped, several iterators of the loader were in use.
+    `began`: what the program took from its start until it wanted its first batch of all. `is_aside`: another thread
+    than that of the steps takes the batches. Where more CPUs are wanted than there are the program is taken to be
+    `preferred` (`loader_replay.Machine`). `readers` were being made at once, at most, and storage was `reading` so many
+    of them on average. `known` is the share of the batches whose making was seen. A GPU works for `device` between two
+    batches, at least; nan where one may be used and nobody saw for how long: the program may be through with a batch
+    before it is. The share `in_loop` was asked for within the steps of the program. Of the CPUs so many are `cores`:
+    others share one. Where the program `leaves_early` workers had made batches of an epoch that it did not take, before
+    another one began. Where it asks `in_turn_with` another loader, each waits for both.
     """
 
     process: int
@@ -114,6 +114,7 @@ class LoaderCosts:
     is_aside: bool = False
     device: float = 0.0
     in_loop: float = 1.0
+    boot_shared: float = 1.0
     cores: float = math.inf
     leaves_early: bool = False
     in_turn_with: str = ""
@@ -230,6 +231,7 @@ def _costs(
     maker_cpus, by_maker = theirs.maker_cpus, float(cpu.sum())
     cpu, blocked = cpu + theirs.of_blocked * blocked, blocked * (1 - theirs.of_blocked)
     by_maker /= float(cpu.sum()) or 1.0
+    boot, boot_shared = boot_of(batches[known & ~itself], cpus, stopped)
     making = length[at_once > 0].sum()
     makers = batches["maker"][known & ~itself].unique()
     of_workers = max((_most_memory(run, int(maker)) for maker in makers), default=0)
@@ -251,7 +253,8 @@ def _costs(
         first=first,
         number=np.where(known, (epoch.astype(np.int64) << 32) + batches["index"].to_numpy(dtype=np.int64), -1),
         start=start_of(run, process, loader, stopped),
-        boot=boot_of(batches[known & ~itself], cpus, stopped),
+        boot=boot,
+        boot_shared=boot_shared,
         stop=stop_of(run, process, loader, cpus, stopped),
         readers=_most_at_once(at_once, length),
         reading=float(blocked[known].sum() * _NS / making) if making else 0.0,

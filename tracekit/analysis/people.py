@@ -67,7 +67,7 @@ def find_people(run: Run) -> list[Person]:
 def jobs_of(people: Sequence[Person]) -> dict[int, tuple[int, int, int]]:
     """By process of a rank, the job that it is one of: its attempt, its world, and which launch of both it is, as a
     program may start all of them again, as other processes; or two programs beside each other. Who started several
-    ranks started those of one job."""
+    ranks started those of one job; two who started others may be of one, too."""
     ranks = [who for who in people if who.rank >= 0 and not who.is_loader_worker]
     started: dict[tuple[int, int, int], set[int]] = defaultdict(set)
     for who in ranks:
@@ -76,12 +76,19 @@ def jobs_of(people: Sequence[Person]) -> dict[int, tuple[int, int, int]]:
     found: dict[int, tuple[int, int, int]] = {}
     times: Counter[tuple[int, int, int, int]] = Counter()
     launches: dict[tuple[int, int, str], dict[tuple[int, int], int]] = defaultdict(dict)
+    ranks_in: dict[tuple[int, int, str], set[int]] = defaultdict(set)  # in the latest launch on a host
     for who in ranks:
         parent = who.parent if len(started[who.attempt, who.world, who.parent]) > 1 else -1
         again = times[who.rank, who.attempt, who.world, parent]
         times[who.rank, who.attempt, who.world, parent] += 1
-        of_host = launches[who.attempt, who.world, who.host if parent >= 0 else _ANY_HOST]
-        found[who.process] = who.attempt, who.world, of_host.setdefault((parent, again), len(of_host))
+        where = who.attempt, who.world, who.host if parent >= 0 else _ANY_HOST
+        of_host = launches[where]
+        if (parent, again) not in of_host:
+            theirs = started[who.attempt, who.world, parent] if parent >= 0 else {who.rank}
+            is_new = not of_host or parent < 0 or bool(theirs & ranks_in[where])
+            of_host[parent, again] = max(of_host.values(), default=-1) + is_new
+            ranks_in[where] = theirs if is_new else ranks_in[where] | theirs
+        found[who.process] = who.attempt, who.world, of_host[parent, again]
     return found
 
 

@@ -199,15 +199,15 @@ class LoaderForecast(msgspec.Struct):
 
 
 class LoaderSummary(msgspec.Struct):
-    """A loader of one process. `wait` is the share of the loop's time that the program waited for it, `split` why, in
-    shares that add up to 1; {} where it did not wait: of its usual epochs, were all as they were, it would wait for
-    `usual_wait` of the time. Delivery in any order would save the share `order` of the
-    waiting, which is part of these. `readers` batches were being made at once, at most, in the run or in a probe
-    (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by how much the
-    prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its samples was
-    known (`run`, `epoch`, `none`; "" where that was not looked at). A worker takes `worker_bytes` of memory (0: not
-    seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known). Making a batch goes
-    by to get its samples, but for the share `collating`, which puts them together (None: not seen). The
+    """A loader of one process. `wait` is the share of the loop's time that the program waited for it, to start and to
+    end its workers included, `split` why, in shares that add up to 1; {} where it did not wait: of its usual epochs,
+    were all as they were, it would wait for `usual_wait` of the time. Delivery in any order would save the share
+    `order` of the waiting, which is part of these. `readers` batches were being made at once, at most, in the run or in
+    a probe (`probed`): what is predicted for more rests on how storage of either kind would answer. `error` is by how
+    much the prediction misses the time per batch that the run had. `predictability`: how far ahead the order of its
+    samples was known (`run`, `epoch`, `none`; "" where that was not looked at). A worker takes `worker_bytes` of memory
+    (0: not seen), the batches that wait to be taken up to `ahead_bytes` of shared memory (None: not known). Making a
+    batch goes by to get its samples, but for the share `collating`, which puts them together (None: not seen). The
     share `unexplained` of the waiting is more than the costs that were seen bring about, or less: by so much the split
     may be off. The share `slowed` of the waiting, at most, is told as `consumer` in the split and is `cpu`: computing
     workers may slow the program down.

@@ -22,20 +22,20 @@ def start_of(run: Run, process: int, loader: str, stopped: Intervals) -> float:
     return float(each.median()) / _NS if len(rows) else 0.0
 
 
-def boot_of(batches: pd.DataFrame, cpus: float, stopped: Intervals) -> float:
-    """What a worker takes until it makes its first batch, s, with a CPU: the last one that was started, as the others
-    had time to boot while those after them were started. Where all began sooner than they boot, they shared the CPUs:
-    new processes, which import all anew."""
+def boot_of(batches: pd.DataFrame, cpus: float, stopped: Intervals) -> tuple[float, float]:
+    """What a worker takes until it makes its first batch, s, with a CPU, and how many times as long it took: the last
+    one that was started, as the others had time to boot while those after them were started. Where all began sooner
+    than they boot, they shared the CPUs: new processes, which import all anew."""
     first = batches[
         (batches["turn"] == 0) & (batches["iteration"] == 0) & (batches["worker"] == batches["worker"].max())
     ]
     took = _went_on(first["ready_ns"], first["made_start_ns"], stopped)
     if first.empty:
-        return 0.0
+        return 0.0, 1.0
     starting = _went_on(first["started_ns"], first["ready_ns"], stopped)
     workers = first["worker"].max() + 1
     shared = max(workers / cpus, 1.0) if (took > starting).mean() > _MOSTLY else 1.0
-    return float(took.median()) / shared / _NS
+    return float(took.median()) / shared / _NS, shared
 
 
 def cold_of(batches: pd.DataFrame) -> float:

@@ -317,8 +317,10 @@ def drawing_s(costs: LoaderCosts) -> float:
 
 
 def receive_s(costs: LoaderCosts) -> float:
-    """What taking a batch from a worker costs at most where the run had none, s."""
-    return RECEIVE_S * times_of(costs.settings.storages) + costs.settings.pickled / PICKLED_BYTES_PER_S
+    """What taking a batch from a worker costs at most where the run had none, s. Where batches are pinned a thread of
+    its own reads what is pickled."""
+    pickled = 0 if costs.settings.pin_memory else costs.settings.pickled
+    return RECEIVE_S * times_of(costs.settings.storages) + pickled / PICKLED_BYTES_PER_S
 
 
 def are_first(costs: LoaderCosts, workers: int) -> Seconds:
@@ -356,7 +358,7 @@ def _outside(costs: LoaderCosts) -> float:
         # Workers boot as often as they are started; those of the typical epochs that waited for it hold it already.
         most_wait = 2 * _makings(costs) > int(costs.first.sum())
         held = len(replayed) if most_wait else replayed[0].first == 0
-        outside += (costs.boot + costs.connect) * (starts_of(costs) - held)
+        outside += (costs.boot * costs.boot_shared + costs.connect) * (starts_of(costs) - held)
     return outside
 
 

@@ -117,7 +117,7 @@ class Loader(msgspec.Struct):
     ends_unasked: bool = False  # the program takes all batches of an epoch, and does not ask for one more
     prepares: bool = False  # its workers, by a function of the program
     told_epochs: bool = False  # its data set has a method by which the program tells it the epoch
-    starts_processes: bool = False  # as a batch is made: its data set has a pool, or a loader with workers
+    starts_processes: bool = False  # as a batch is made: its data set makes a pool, or a loader with workers
     stateful: bool = False  # one of torchdata's, whose state can be saved
     storages: int = 0  # pieces of memory that the tensors of a batch have; 0 where that was not seen
     pickled: int = 0  # bytes of a batch in arrays that are no tensors, which workers send through a pipe

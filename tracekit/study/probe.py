@@ -193,6 +193,7 @@ def _why_not(costs: LoaderCosts, counts: Sequence[int]) -> str:
         "what its data set gives hangs on the number of workers": settings.iterable,
         "it was made with other settings or samplers in turn": settings.varied,
         "a thread of its own reads it": costs.is_aside,
+        "it is read outside of the steps": not costs.in_loop,
         "several iterators of it were in use at once": costs.at_once,
         f"the program asks it in turn with {costs.in_turn_with}": bool(costs.in_turn_with),
     }
