@@ -10,8 +10,9 @@ from tracekit.settings.inside import WRAPPED_MODELS, of_ddp
 from .agent import Agent
 from .patching import Patches, bound
 
-# A list of the program's own, one for each bucket, would come before the cap.
-_BUCKET_CAP, _BUCKET_CAPS = "bucket_cap_mb", "bucket_cap_mb_list"
+# A list, one for each bucket and the last for all others, comes before the cap.
+_BUCKET_CAP, _BUCKET_CAPS, _FIRST_BUCKET = "bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"
+_TORCHS_CAP_MB = 25.0
 
 
 class DDPSettings:
@@ -20,7 +21,8 @@ class DDPSettings:
     def __init__(self, agent: Agent, patches: Patches) -> None:
         self._agent, self._patches = agent, patches
         self._settings = of_ddp(agent.session["settings"])
-        if _BUCKET_CAP in self._settings:
+        self._first_mb: float | None = self._settings.pop(_FIRST_BUCKET, None)
+        if _BUCKET_CAP in self._settings or self._first_mb is not None:
             self._settings[_BUCKET_CAPS] = None
         self._was_told = False
 
@@ -37,6 +39,9 @@ class DDPSettings:
                 given = bound(known, model, *args, **kwargs)
                 if given is not None:
                     given.arguments.update(self._settings)
+                    if self._first_mb is not None:
+                        cap = given.arguments.get(_BUCKET_CAP) or _TORCHS_CAP_MB
+                        given.arguments[_BUCKET_CAPS] = [self._first_mb, cap]
                     _, *args = given.args  # type: ignore[assignment]
                     kwargs = given.kwargs
                     self._tell()

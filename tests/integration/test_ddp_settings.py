@@ -29,7 +29,9 @@ for step in range(60):
 weights = torch.cat([each.detach().flatten() for each in shared.parameters()])
 if dist.get_rank() == 0:
     cap = getattr(shared, "bucket_bytes_cap", 0) / (1 << 20)
-    print(cap, getattr(shared, "gradient_as_bucket_view", None), hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+    caps = [each / (1 << 20) for each in getattr(shared, "bucket_bytes_cap_list", [])]
+    learnt = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    print(cap, *caps, getattr(shared, "gradient_as_bucket_view", None), learnt)
 dist.barrier()  # gloo may abort a rank whose peer has gone before it
 dist.destroy_process_group()
 """
@@ -58,7 +60,7 @@ def with_torchs_buckets(program: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("settings") / "settings.toml"
-    path.write_text("[ddp]\nbucket_cap_mb = 0.25\ngradient_as_bucket_view = true\n")
+    path.write_text("[ddp]\nbucket_cap_mb = 0.25\nfirst_bucket_mb = 0.125\ngradient_as_bucket_view = true\n")
     return str(path)
 
 
@@ -70,7 +72,7 @@ def test_settings_reach_every_rank_and_two_ranks_get_the_same_weights(
     cap, view, weights = with_torchs_buckets[0].split()
     assert (cap, view) == ("25.0", "False")
     changed = run(*TRACEKIT, "apply", settings, "--", *TORCHRUN, str(program), "wrap")
-    assert changed.stdout.split() == ["0.25", "True", weights]
+    assert changed.stdout.split() == ["0.25", "0.125", "0.25", "True", weights]
 
 
 @pytest.mark.long

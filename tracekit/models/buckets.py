@@ -117,7 +117,7 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     otherwise = {("", what): ends(own, change) for what, change in _NETWORKS.items()}
     smaller = filled(seen.model, own_cap * MIB, FIRST_BUCKET)
     if own_cap > 1 and not np.array_equal(smaller, own):
-        first = f"a first bucket of 1 MiB (bucket_cap_mb_list = [1, {own_cap:g}])"
+        first = "a first bucket of 1 MiB (ddp.first_bucket_mb = 1)"
         otherwise["identical" if seen.world == 2 else "numerics", first] = ends(smaller, lambda each: each)
     otherwise["numerics", _HALVED] = ends(own, lambda each: each, sent=0.5)
     alone = np.minimum(computed, base)

@@ -95,6 +95,15 @@ CATALOGUE = (
     Kind("prefetch.outstanding_reads", int, "reads under way at once", "identical", 1),
     # More than two ranks add up an element in the order of its place in the bucket.
     Kind("ddp.bucket_cap_mb", float, "size of a gradient bucket, MiB", "numerics", 0.001, 1 << 20, applicable=True),
+    Kind(
+        "ddp.first_bucket_mb",
+        float,
+        "size of the first gradient bucket, MiB, of those that are ready first",
+        "numerics",
+        0.001,
+        1 << 20,
+        applicable=True,
+    ),
     # Gradients that live in their buckets are divided by the number of ranks, others multiplied with its inverse.
     Kind("ddp.gradient_as_bucket_view", bool, "gradients that live in their buckets", "numerics", applicable=True),
     Kind(
