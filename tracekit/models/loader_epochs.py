@@ -235,7 +235,8 @@ def typical_epochs(costs: LoaderCosts, ahead: int = 0) -> list[_Epoch]:
     ends = np.append(begins[1:], len(costs))
     pace = np.add.reduceat(costs.wait + costs.gap, begins) / (ends - begins)
     count = min(max(-(-len(begins) // 2), 2), _MOST_EPOCHS, len(begins))
-    typical = np.sort(np.argsort(np.abs(pace - np.median(pace)), kind="stable")[:count])
+    apart = np.round(np.abs(pace - np.median(pace)) / max(float(np.median(pace)), 1e-12), 6)
+    typical = np.sort(np.lexsort((pace, apart))[:count])  # of those as far apart the faster ones: they start nothing
     half = _MOST_BATCHES // count // 2
     return [
         _Epoch(begin, end - begin, _sampled(begin, end, half, ahead), half + ahead, half + 1, begin + half)

@@ -7,9 +7,10 @@ the one that is due it takes whatever comes, and keeps it until its turn. What s
 more is wanted than there is (processor sharing), and so are the reads that share the storage.
 """
 
+import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +92,7 @@ def replay(work: Workload, machine: Machine, settings: LoaderSettings) -> Replay
     return _Epoch(work, machine, settings).run()
 
 
-@dataclass
+@dataclass(slots=True)
 class _Task:
     """Work under way: its phases that are left, each a kind and seconds when alone."""
 
@@ -100,6 +101,31 @@ class _Task:
 
     def kind(self) -> str:
         return self.phases[0][0]
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Tasks of one kind, all of which go on as fast: each ends when `done`, the seconds that one alone would have come
+    along, reaches what it stands with in the heap."""
+
+    done: float = 0.0
+    ends: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, seconds: float, who: int) -> None:
+        heapq.heappush(self.ends, (self.done + seconds, who))
+
+    def left(self, rate: float) -> float:
+        """When the first one ends, at this rate."""
+        left = self.ends[0][0] - self.done
+        if rate > 0:
+            return max(left, 0.0) / rate
+        return 0.0 if left <= _EPSILON else math.inf
+
+    def go_on(self, seconds: float, ended: list[int]) -> None:
+        """Come along by so much, and add who has ended."""
+        self.done += seconds
+        while self.ends and self.ends[0][0] - self.done <= _EPSILON:
+            ended.append(heapq.heappop(self.ends)[1])
 
 
 class _Epoch:
@@ -111,6 +137,10 @@ class _Epoch:
         self._queues: list[deque[int]] = [deque() for _ in range(settings.workers)]
         self._making: list[int | None] = [None] * settings.workers
         self._tasks: dict[int, _Task] = {}  # by worker; the program is -1, behind the workers come batches on their way
+        self._computing, self._waiting, self._transferring = _Alike(), _Alike(), _Alike()
+        self._program = _Alike()  # when it computes: it may be preferred
+        self._kinds = {"cpu": self._computing, "delay": self._waiting, "transfer": self._transferring}
+        self._costs = {each.name: getattr(work, each.name).tolist() for each in fields(Workload)}
         self._outstanding = [0] * settings.workers
         # What is left of it when all have been started, which others were while this one booted.
         after = reversed(range(settings.workers))
@@ -144,7 +174,7 @@ class _Epoch:
     def _fetch_itself(self) -> None:
         batch = len(self._received)
         if batch < len(self._work):
-            beside = ("cpu", float(self._work.receive[batch]))
+            beside = ("cpu", self._costs["receive"][batch])
             self._begin(-1, [*self._made(batch), beside], "made", self._machine.maker_cpus)
 
     def _look(self) -> None:
@@ -158,7 +188,7 @@ class _Epoch:
         elif self._finished:
             self._is_waiting = False
             self._taking = self._finished.popleft()
-            self._begin(-1, [("cpu", float(self._work.receive[self._taking]))], "taken")
+            self._begin(-1, [("cpu", self._costs["receive"][self._taking])], "taken")
 
     def _taken(self) -> None:
         batch = self._taking
@@ -178,20 +208,24 @@ class _Epoch:
         self._got(batch)
 
     def _begin(self, who: int, phases: list[tuple[str, float]], then: str, cpus: float = 1.0) -> None:
-        self._tasks[who] = _Task(deque([*phases, (then, 0.0)]), cpus)
+        left = deque([*phases, (then, 0.0)])
+        while len(left) > 2 and left[0][1] <= _EPSILON:
+            left.popleft()
+        self._tasks[who] = task = _Task(left, cpus)
+        self._enter(who, task)
+
+    def _enter(self, who: int, task: _Task) -> None:
+        """It begins the first of the phases that are left."""
+        kind, seconds = task.phases[0]
+        (self._program if who == -1 and kind == "cpu" else self._kinds[kind]).add(seconds, who)
 
     def _made(self, batch: int) -> list[tuple[str, float]]:
-        work = self._work
-        return [
-            ("delay", float(work.delay[batch])),
-            ("transfer", float(work.transfer[batch])),
-            ("cpu", float(work.cpu[batch])),
-        ]
+        return [(kind, self._costs[kind][batch]) for kind in ("delay", "transfer", "cpu")]
 
     def _got(self, batch: int) -> None:
         """The program has a batch and computes."""
         self._received.append(self._now)
-        cpus, consume = self._machine.consumer_cpus, float(self._work.consume[batch])
+        cpus, consume = self._machine.consumer_cpus, self._costs["consume"][batch]
         # Less than one: for so much of the time it has one, and waits for the rest, a device for instance.
         computing = consume * min(cpus, 1.0)
         self._begin(-1, [("cpu", computing), ("delay", consume - computing)], "consumed", max(cpus, 1.0))
@@ -234,44 +268,42 @@ class _Epoch:
 
     def _advance(self) -> None:
         """To the end of the phase that ends first."""
-        computing = [task.cpus for task in self._tasks.values() if task.kind() == "cpu"]
-        wanted, are_several = sum(computing), min(len(computing), self._machine.cpus) > 1
-        reading = sum(task.kind() == "transfer" for task in self._tasks.values())
-        slower = self._machine.together if are_several else 1.0
+        makers, programs = len(self._computing.ends), len(self._program.ends)
+        wanted = makers * self._machine.maker_cpus + (self._tasks[-1].cpus if programs else 0.0)
+        slower = self._machine.together if min(makers + programs, self._machine.cpus) > 1 else 1.0
         program, others = self._shares(wanted)
-        rates = {
-            "cpu": others / slower,
-            "transfer": min(self._machine.stream, 1.0 / reading) if reading else 1.0,
-        }
-        of_program = {**rates, "cpu": program / slower}
+        reading = len(self._transferring.ends)
+        going = [
+            (self._computing, others / slower),
+            (self._program, program / slower),
+            (self._transferring, min(self._machine.stream, 1.0 / reading) if reading else 1.0),
+            (self._waiting, 1.0),
+        ]
         step = math.inf
-        for who, task in self._tasks.items():
-            kind, left = task.phases[0]
-            rate = (of_program if who == -1 else rates).get(kind, 1.0)
-            if rate > 0 or left <= _EPSILON:
-                step = min(step, left / rate if rate > 0 else 0.0)
+        for alike, rate in going:
+            if alike.ends:
+                step = min(step, alike.left(rate))
         self._now += step
         self._reading += step * reading
-        ended = []
-        for who, task in self._tasks.items():
-            kind, left = task.phases[0]
-            left -= step * (of_program if who == -1 else rates).get(kind, 1.0)
-            task.phases[0] = (kind, left)
-            if left <= _EPSILON:
-                ended.append(who)
+        ended: list[int] = []
+        for alike, rate in going:
+            if alike.ends:
+                alike.go_on(step * rate, ended)
         for who in ended:
             self._tasks[who].phases.popleft()
         # Workers first: what they finish now is there when the program looks.
-        for who in sorted(ended, key=lambda each: (each == -1, each)):
+        if len(ended) > 1:
+            ended.sort(key=lambda each: (each == -1, each))
+        for who in ended:
             self._settle(who)
 
     def _shares(self, wanted: float) -> tuple[float, float]:
         """What the program gets of each CPU that it wants, and what the others get, where so many are wanted in all."""
         cpus = self._machine.cpus
         even = min(1.0, cpus / wanted) if wanted else 1.0
-        task = self._tasks.get(-1)
-        if even == 1.0 or not self._machine.preferred or task is None or task.kind() != "cpu":
+        if even == 1.0 or not self._machine.preferred or not self._program.ends:
             return even, even
+        task = self._tasks[-1]
         program = even + (min(1.0, cpus / task.cpus) - even) * self._machine.preferred
         others = wanted - task.cpus
         return program, (cpus - program * task.cpus) / others if others > _EPSILON else even
@@ -282,6 +314,7 @@ class _Epoch:
         while len(task.phases) > 1 and task.phases[0][1] <= _EPSILON:
             task.phases.popleft()
         if len(task.phases) > 1:
+            self._enter(who, task)
             return
         match task.kind():
             case "made":
@@ -296,10 +329,10 @@ class _Epoch:
                 self._making[who] = None
                 del self._tasks[who]
                 connect, self._connect[who] = self._connect[who], 0.0
-                send = float(self._work.send[batch]) + connect
-                self._begin(self._settings.workers + batch, [("delay", send)], "sent")
+                sent = self._settings.workers + batch
+                self._tasks[sent] = _Task(deque([("delay", self._costs["send"][batch] + connect), ("sent", 0.0)]))
                 self._work_on(who)
-                self._settle(self._settings.workers + batch)
+                self._settle(sent)
             case "sent":
                 del self._tasks[who]
                 self._finished.append(who - self._settings.workers)

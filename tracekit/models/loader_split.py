@@ -24,6 +24,7 @@ from tracekit.models.loader_replay import Workload
 
 # How far a program is preferred is known to within this.
 _CLOSE = 0.05
+_ALIKE = 1e-9  # times differ by no more than what sums are rounded by
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _preferring(costs: LoaderCosts) -> LoaderCosts:
         settings = settings_of(tried)
         return computing(tried, workload(tried, settings.workers), machine_of(tried), settings) - did
 
-    if too_long(0.0) <= 0:
+    if too_long(0.0) <= _ALIKE * did:
         return costs
     return preferred(1.0 if too_long(1.0) >= 0 else float(brentq(too_long, 0.0, 1.0, xtol=_CLOSE)))
 
