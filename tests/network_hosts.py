@@ -3,11 +3,15 @@
 Needs root, iproute2 and a kernel with namespaces, veth and bridges.
 """
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+
+
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class NetworkHost:
 @contextmanager
 def network_hosts(count: int) -> Iterator[list[NetworkHost]]:
     """So many hosts. Raises OSError or CalledProcessError where that is not allowed."""
-    tag = f"tk{os.getpid()}"
+    tag = f"tk{os.getpid()}x{next(_NUMBERS)}"  # the kernel takes its time to remove what had a name
     bridge = f"{tag}b"[:15]
     with ExitStack() as stack:
         _run("ip", "link", "add", bridge, "type", "bridge")
