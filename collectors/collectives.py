@@ -45,7 +45,7 @@ class Collectives:
         self._waits: dict[int, int] = {}  # by what is waited for
         self._open: dict[int, tuple[int, int, int]] = {}  # by thread, the call that it is in
         self._buckets: Buckets | None = None
-        self._is_rank = 0, 1  # of how many
+        self._known_as = 0, 1  # its rank, of how many
         self.entered: Entered | None = None  # of a rank of several
 
     def install(self, agent: Agent) -> None:
@@ -98,7 +98,7 @@ class Collectives:
     def _start_anew(self) -> None:
         """In a forked child, which is no rank before it says so."""
         self._open.clear()
-        self._is_rank = 0, 1
+        self._known_as = 0, 1
         self._in_flight.forget()
         self._forget_phases()
         if self._buckets is not None:
@@ -154,12 +154,12 @@ class Collectives:
         return init_process_group
 
     def _describe(self, rank: int, world: int) -> None:
-        if self._is_rank == (rank, world) or self._is_rank[1] == 1:
-            self._is_rank = rank, world
+        if self._known_as == (rank, world) or self._known_as[1] == 1:
+            self._known_as = rank, world
             self._agent.describe(rank=rank, world_size=world)
         else:
             why = "it went on as another rank or in another world, and is called by what it was at first"
-            self._agent.note_missing(f"rank {self._is_rank[0]} of {self._is_rank[1]} by its later numbers", why)
+            self._agent.note_missing(f"rank {self._known_as[0]} of {self._known_as[1]} by its later numbers", why)
 
     def _let_go(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,8 @@ from tracekit.run.folder import PROBE, STUDY_FILE, create_study
 from tracekit.run.manifest import Loader, Memory
 from tracekit.run.probes import Probed, clear_probe, load_sittings, save_sittings
 from tracekit.run.reader import open_run
-from tracekit.study.probe import Cells, best_of, contenders, deep, is_certain, most_open_first, probe, rivals_of, turn_s
+from tracekit.study.contenders import Cells, best_of, contenders, deep, is_certain, most_open_first, rivals_of
+from tracekit.study.probe import probe, turn_s
 from tracekit.study.turns import Turns
 
 TURN_MS, TURNS = 250.0, 8

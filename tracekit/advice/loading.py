@@ -199,9 +199,9 @@ def _advise(
         chosen = None if chosen is None or costs.busy > _FULL else may_gain(summary)
         if chosen is None or _gain(summary, chosen, share).high <= AS_GOOD:
             return [], _why_nothing_helps(costs, summary)
-    # A gain that was seen is worth more than a model's.
-    certain = [each for each in summary.forecasts if each.seen and _gain(summary, each, share).low > 0]
-    chosen = smallest_as_good(certain, attrgetter("expected_ms")) or chosen
+    else:  # a gain that was seen is worth more than a model's
+        certain = [each for each in summary.forecasts if each.seen and _gain(summary, each, share).low > 0]
+        chosen = smallest_as_good(certain, attrgetter("expected_ms")) or chosen
     gain = _gain(summary, chosen, share)
     what = in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
