@@ -4,12 +4,12 @@
 
 Each round runs the workload once, or at each setting of the grid, in random order, and prints a line of JSON: for each
 setting the seconds per batch, and those of them that it waited, as it is, and behind a setting (`2:2:cached`,
-`2:2:synthetic`) without its storage, or without its computing too, or, under `tracekit record`, without being recorded
-(`2:2:unrecorded`). Computing is hashing: `--unit` bytes take 1 ms.
+`2:2:synthetic`) without its storage, or without its computing too. Computing is hashing: `--unit` bytes take 1 ms.
 With `--warmed` the first setting comes once more before each round, and does not count: who has slept takes longer at
 first.
 With `--in-turn` it prints an empty line once it is ready, and each line of input asks for a round, so that several such
-processes can take turns; where none comes, as in a probe, it has as many `--rounds` as it has otherwise.
+processes can take turns (while it waits for its own it stands still for its recorder, too); where none comes, as in a
+probe, it has as many `--rounds` as it has otherwise.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -200,18 +199,6 @@ def consume(workload: Workload, unit: int) -> None:
         compute(workload.consume_ms, unit)
 
 
-@contextmanager
-def recording_as(names: list[str]) -> Iterator[None]:
-    """Without the hooks of the recording that this process is under, where `unrecorded` is one of the names."""
-    with _recorder().taken_out() if "unrecorded" in names else nullcontext():
-        yield
-
-
-@cache
-def _recorder() -> Recorder:
-    return Recorder()
-
-
 def variant(workload: Workload, names: list[str]) -> Workload:
     """The workload with instant storage (`cached`), with instant samples (`synthetic`), with workers that persist, with
     batches taken as they get ready (`unordered`), or as it is."""
@@ -220,7 +207,6 @@ def variant(workload: Workload, names: list[str]) -> Workload:
         "synthetic": {"size": whole(same(0)), "instant": True},
         "persistent": {"persistent": True},
         "unordered": {"in_order": False},
-        "unrecorded": {},
     }
     for name in names:
         workload = replace(workload, **changes[name])
@@ -235,15 +221,27 @@ def one_round(
     first = cells[:1] if warmed else []
     for cell in [*first, *random.sample(cells, len(cells))]:  # from one place, or it would be another loader
         workers, prefetch, *names = cell.split(":")
-        with recording_as(names):
-            found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)
+        found[cell] = run(variant(workload, names), int(workers), int(prefetch), unit, store)
     return found
 
 
 def turns_of(rounds: int) -> Iterable[object]:
     """One for each line of input, or so many where there is none."""
     asked = sys.stdin.readline()
-    return chain([asked], sys.stdin) if asked else range(rounds)
+    return chain([asked], _lines()) if asked else range(rounds)
+
+
+def _lines() -> Iterator[str]:
+    """Those of the input."""
+    recorder = Recorder() if Recorder.is_here() else None
+    while True:
+        began = time.perf_counter_ns()
+        line = sys.stdin.readline()
+        if recorder is not None:
+            recorder.was_away(time.perf_counter_ns() - began)
+        if not line:
+            return
+        yield line
 
 
 def main() -> None:

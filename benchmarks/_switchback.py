@@ -14,6 +14,7 @@ import json
 import os
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,6 +56,11 @@ class Recorder:
         self._of_forks = [getattr(agent_class, name) for name in ("_prepare_fork", "_continue_in_child")]
         self._codes = [function.__code__ for function in self._of_forks]
 
+    @staticmethod
+    def is_here() -> bool:
+        """Whether this process is recorded."""
+        return "tracekit.collectors.agent" in sys.modules
+
     def is_busy(self) -> bool:
         """Whether a profiler window of tracekit is open: the next block must wait for its end."""
         return self._collectors["operators"]._window is not None
@@ -79,15 +85,17 @@ class Recorder:
                 setattr(owner, name, value)
             for hooks, held in zip(self._hooks, self._held, strict=True):
                 hooks.update(held)
-            away = time.perf_counter_ns() - began
-            self._agent.governor.started += away
-            self._agent.governor._began += away
-            self._agent._status_written += away
-            # Otherwise they would spend on the recorded epochs what these and the others have earned.
-            fetching = self._collectors["loading"]._fetching
-            for allowance in (fetching._rows, fetching._looks):
-                allowance._began += away
-                allowance.next += away
+            self.was_away(time.perf_counter_ns() - began)
+
+    def was_away(self, ns: int) -> None:
+        """For so long nothing was recorded: that time earns nothing to spend on what is recorded."""
+        self._agent.governor.started += ns
+        self._agent.governor._began += ns
+        self._agent._status_written += ns
+        fetching = self._collectors["loading"]._fetching
+        for allowance in (fetching._rows, fetching._looks, fetching._looks_of_workers):
+            allowance._began += ns
+            allowance.next += ns
 
     def estimate(self) -> float:
         """The share of the recorded time that tracekit lays to its own hooks."""

@@ -17,10 +17,11 @@ can know here who measures for no longer. Two more processes take turns: the wor
 it is, with instant storage, and with instant samples. `split_errors` compare the shares of storage and of computing in
 the waiting that the recorded one tells with what the other one tells, which is `unsure` by so much (95 %), in points of
 the waiting (`waits` is the share that this is of all time); where the errors are not clear the two go on, in fresh
-processes, up to eight `times`, all of which count. `recording` is how much longer a batch takes while it is recorded
-than with the hooks taken out of the same process, in turn, which is `unsure` by so much (95 %). `stolen` is the share
-of the CPU time that went to other virtual machines meanwhile; where that was much the workload is measured again, at
-most twice (`tries`).
+processes, up to eight `times`, all of which count. `recording` is how much longer a batch takes in a process that is
+recorded, with all that goes on beside it, than in one that is not, in turn, which is `unsure` by so much (95 %) within
+these two; two processes of one kind differ, too, which only the figure over all workloads has in what it is unsure of.
+`stolen` is the share of the CPU time that went to other virtual machines meanwhile; where that was much the workload is
+measured again, at most twice (`tries`).
 
 Recommended workers that persist and batches in any order are timed with the recommended numbers. `sample` is
 `samples/image_loading.py`, which has no workers, from recording to `verify`: how many times as fast it was told to get,
@@ -132,7 +133,7 @@ def measure(name: str, unit: int, rounds: int, parts: list[str]) -> dict[str, An
         if "split" in parts:
             found |= split_of(program, now, SPLIT * rounds, folder)
         if "recording" in parts:
-            found["recording"] = cost_of_recording(program, now, PAIRS * rounds, f"{folder}/cost")
+            found["recording"] = cost_of_recording(program, now, PAIRS * rounds // 2, f"{folder}/cost")
     return found
 
 
@@ -202,11 +203,9 @@ def sample() -> dict[str, Any]:
 
 def cost_of_recording(program: list[str], now: str, rounds: int, run: str) -> dict[str, float]:
     """By what share longer a batch takes while it is recorded, and how unsure that is (95 %); how long it takes, ms."""
-    turns = [*program, "--rounds", str(rounds), "--grid", f"{now},{now}:unrecorded"]
-    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *turns]
-    times = by_cell(output_of(recording).splitlines())
-    recorded, plain = times[now], times[f"{now}:unrecorded"]
-    both = np.stack([recorded[1:, 0], plain[1:, 0]])  # the first ones warm up
+    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program]
+    recorded, plain = (times[now] for times in in_turn([recording, program], [0, 1, 1, 0], rounds))
+    both = np.stack([recorded[2:, 0], plain[2:, 0]])  # the first ones warm up
     picks = np.random.default_rng(0).integers(both.shape[1], size=(RESAMPLES, both.shape[1]))
     costs = np.divide(*both[:, picks].sum(axis=2))  # of all time: what is done seldom counts
     cost = float(np.divide(*both.sum(axis=1))) - 1
