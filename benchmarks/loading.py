@@ -203,8 +203,9 @@ def sample() -> dict[str, Any]:
 
 def cost_of_recording(program: list[str], now: str, rounds: int, run: str) -> dict[str, float]:
     """By what share longer a batch takes while it is recorded, and how unsure that is (95 %); how long it takes, ms."""
-    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *program]
-    recorded, plain = (times[now] for times in in_turn([recording, program], [0, 1, 1, 0], rounds))
+    plainly = [*program, "--grid", now]
+    recording = [*TRACEKIT, "record", "-q", "-o", run, "--", *plainly]
+    recorded, plain = (times[now] for times in in_turn([recording, plainly], [0, 1, 1, 0], rounds))
     both = np.stack([recorded[2:, 0], plain[2:, 0]])  # the first ones warm up
     picks = np.random.default_rng(0).integers(both.shape[1], size=(RESAMPLES, both.shape[1]))
     costs = np.divide(*both[:, picks].sum(axis=2))  # of all time: what is done seldom counts
