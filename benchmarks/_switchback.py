@@ -92,10 +92,11 @@ class Recorder:
         self._agent.governor.started += ns
         self._agent.governor._began += ns
         self._agent._status_written += ns
-        fetching = self._collectors["loading"]._fetching
-        for allowance in (fetching._rows, fetching._looks, fetching._looks_of_workers):
-            allowance._began += ns
-            allowance.next += ns
+        if "loading" in self._collectors:
+            fetching = self._collectors["loading"]._fetching
+            for allowance in (fetching._rows, fetching._looks, fetching._looks_of_workers):
+                allowance._began += ns
+                allowance.next += ns
 
     def estimate(self) -> float:
         """The share of the recorded time that tracekit lays to its own hooks."""
