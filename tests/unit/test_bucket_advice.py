@@ -34,8 +34,8 @@ def run(tmp_path: Path) -> Run:
     return two_ranks(tmp_path / "run")
 
 
-def two_ranks(path: Path, longer: Longer = nothing) -> Run:
-    found = ranks_run(path, 2, 60, longer, computes=True, bucket_bytes=(FIRST, SECOND))
+def two_ranks(path: Path, longer: Longer = nothing, kept: Longer = nothing) -> Run:
+    found = ranks_run(path, 2, 60, longer, kept, computes=True, bucket_bytes=(FIRST, SECOND))
     assert found.manifest.torch is not None
     found.manifest.torch.intra_op = 1
     return found
@@ -63,6 +63,16 @@ def test_waiting_for_a_late_rank_is_no_cost_of_the_network(tmp_path: Path) -> No
         saved.append([own.expected_ms - each.expected_ms for each in others])
         assert report.buckets.ideal_ms == pytest.approx(report.steps.median_ms - 1.0, abs=0.1)  # the transfer
     assert saved[0] == pytest.approx(saved[1], abs=0.5)
+
+
+@pytest.mark.parametrize("away_ms", [0.5, 6.0])
+def test_a_pass_that_was_off_its_cpu_is_no_cost_of_the_network(away_ms: float, tmp_path: Path) -> None:
+    """GIVEN ranks that something else keeps from their CPUs in each backward pass, as a loader on the same CPU does, or
+    a hook that sleeps THEN nothing is told of other caps, unless it is so short that the model's error covers it."""
+    found = two_ranks(tmp_path / "run", kept=lambda rank, step, phase: away_ms if phase == "backward" else 0.0)
+    found.manifest.ddp = [wrapped(1024, MIB, 2 * MIB, 2 * MIB)]
+    report = analyze(found)
+    assert (report.buckets is None) == ("was off its CPU" in report.advice) == (away_ms > 1)
 
 
 @pytest.mark.parametrize(("hook", "threads", "world", "why"), [

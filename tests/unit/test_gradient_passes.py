@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from synthetic import Tape, make_run, ns
+from synthetic import BEGIN_NS, Tape, make_run, ns
 
-from tracekit.analysis.gradient_passes import PASSES, _cpu_beside
+from tracekit.analysis.gradient_passes import PASSES, _computed, _cpu_beside
 from tracekit.run.reader import open_run
 
 STEP_MS, STEPS = 10.0, 160
@@ -30,3 +31,21 @@ def test_the_cpu_time_beside_a_pass_is_that_of_one_step(followed: list[int], tmp
     with_buckets = passes[passes["number"] % 4 == 0][["process", "number"]]
     beside = _cpu_beside(run, passes, with_buckets)
     assert beside == pytest.approx(4 * (BUSY - BUSY_LOOP) * STEP_MS / 1e3, rel=0.02)
+
+
+def test_what_is_gathered_within_a_pass_is_no_end_of_it(tmp_path: Path) -> None:
+    """GIVEN a loss whose own backward pass gathers, before the buckets are waited for THEN all that was computed in the
+    pass until then is."""
+    tape, cpu, starts = Tape(process=0, role="rank 0", rank=0), 0, []
+    within = [("backward", 3), ("communication", 0.5), ("backward", 5), ("communication", 0.25), ("backward", 1)]
+    for _ in range(STEPS):
+        for phase, ms in [("forward", 2.0), *within, ("optimizer", 1.0)]:
+            if phase == "backward" and tape.rows["changes"][-1]["phase"] == "forward":
+                starts.append(BEGIN_NS + tape.now)
+            tape.change(phase, cpu)
+            cpu += ns(ms)
+            tape.gap(ms + 1)  # off its CPU
+    took = sum(ms + 1 for _, ms in within) / 1e3
+    passes = pd.DataFrame({"process": 0, "number": range(STEPS), "start_ns": starts, "took": took})
+    found = _computed(open_run(make_run(tmp_path / "run", [tape])), passes)
+    assert found == pytest.approx((8.5e-3, 1.25e-3))

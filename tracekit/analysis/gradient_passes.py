@@ -225,12 +225,22 @@ def _computed(run: Run, buckets: pd.DataFrame) -> tuple[float, float]:
         begun, starts = rows["start_ns"].to_numpy(np.int64)[begins + 1], np.sort(own["start_ns"].to_numpy(np.int64))
         at = np.searchsorted(starts, begun, "right") - 1
         lengths = own.sort_values("start_ns")["took"].to_numpy() * _NS
-        begins = begins[(at >= 0) & (begun <= starts[at] + lengths[at])]
+        is_in_pass = (at >= 0) & (begun <= starts[at] + lengths[at])
+        # Buckets are waited for last; what the program's own functions gather in their backward pass is within it.
+        begins, at = begins[is_in_pass], at[is_in_pass]
+        begins = begins[at != np.append(at, -1)[1:]]
         # What follows is the end of the pass, or its last part.
         ends = np.where(phase[begins + 2] == "backward", begins + 3, begins + 2)
-        before += (cpu[begins + 1] - cpu[begins]).tolist()
+        before += (cpu[begins + 1] - cpu[_first_backward(phase)[begins]]).tolist()
         after += (cpu[ends] - cpu[begins + 1]).tolist()
     return (float(np.median(before)) / _NS, float(np.median(after)) / _NS) if before else (0.0, 0.0)
+
+
+def _first_backward(phase: NDArray[np.object_]) -> NDArray[np.intp]:
+    """Of changes [N], where the pass that each is in began: with "backward" behind anything else than its parts."""
+    is_part = np.isin(phase, ["backward", "communication"])
+    begins = (phase == "backward") & ~np.append(False, is_part[:-1])
+    return np.maximum.accumulate(np.where(begins, np.arange(len(phase)), 0))
 
 
 def _cpu_beside(run: Run, passes: pd.DataFrame, with_buckets: pd.DataFrame) -> float:

@@ -81,9 +81,15 @@ def bucket_forecasts(seen: GradientPasses) -> BucketSummary | str:
     likely, missed = _likely_networks(seen, gradients, own)
     if missed > MODEL_ERROR:
         return f"a replay of them misses what was seen by {missed:.0%} of a step"
+    passes, replays = seen.passes_per_step, [replay_pass(gradients, own, network) for _, network in likely]
+    away = passes * (seen.there.max() - max(each.there.max() for each in replays)) / seen.step
+    if away > MODEL_ERROR:
+        return (
+            f"for {away:.0%} of a step what computes its gradients was off its CPU, and not for what sends them: how"
+            " much of that other buckets would hide is not known"
+        )
     weights = np.array([weight for weight, _ in likely])
-    base = np.array([replay_pass(gradients, own, network).end for _, network in likely])
-    passes = seen.passes_per_step
+    base = np.array([each.end for each in replays])
     rest = max(seen.step - passes * seen.took, 0.0)
 
     def of_steps(ends: Floats, is_seen: bool = False) -> tuple[float, float, float]:
