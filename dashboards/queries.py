@@ -1,4 +1,4 @@
-"""What pages ask of a run beyond the analyses: counters over time, and what processes are called."""
+"""What pages ask of a run beyond the analyses: counters over time, gradient buckets, and what processes are called."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.analysis.clocks import Clock
+from tracekit.analysis.meetings import Meetings
 from tracekit.run.counter_names import Counter, describe
 from tracekit.run.reader import Run
 
 MACHINE = -1  # the `process` of counters that belong to the machine or the job
+
+_NO_BUCKETS = pd.DataFrame(columns=["lane", "bucket", "bytes", "ready_ns", "back_ns", "unsure_ns"], dtype=np.int64)
 
 Numbers = npt.NDArray[np.float64]
 
@@ -62,6 +66,27 @@ def _integral(start: Numbers, duration: Numbers, height: Numbers, edges: Numbers
     times, slope = times[order], np.cumsum(np.concatenate([height, -height])[order])
     area = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(times))])
     return np.diff(np.interp(edges, times, area))
+
+
+def buckets_between(run: Run, meetings: Meetings, clocks: Sequence[Clock], begin: int, end: int) -> pd.DataFrame:
+    """The gradient buckets of a group's ranks that are under way in [begin, end), Unix time in ns by the clock of the
+    first rank's host, as `aligned` has it: lane (the place of the rank), bucket, bytes, ready_ns, back_ns and unsure_ns,
+    by which it may have been back earlier."""
+    ahead = {clock.host: clock for clock in clocks}
+    lanes = [_NO_BUCKETS]
+    for lane, (process, host) in enumerate(zip(meetings.processes, meetings.hosts, strict=True)):
+        clock = ahead.get(host)
+        shift = round(clock.offset_ns) if clock else 0
+        own = begin + (int(clock.ahead(np.array([begin + shift]))[0]) if clock else 0)
+        rows = run.sql(
+            f"SELECT {lane} AS lane, bucket, bytes, ready_ns, start_ns + duration_ns AS back_ns, unsure_ns"
+            ' FROM collectives WHERE process = $1 AND "group" = $2 AND bucket >= 0 AND unsure_ns >= 0'
+            " AND ready_ns < $4 AND start_ns + duration_ns > $3 ORDER BY ready_ns",
+            [process, meetings.group, own, own + end - begin],
+        )
+        rows[["ready_ns", "back_ns"]] -= own - begin
+        lanes.append(rows)
+    return pd.concat(lanes, ignore_index=True)
 
 
 def described(name: str) -> Counter:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from tracekit.analysis.delays import NOISE
@@ -13,14 +14,19 @@ from tracekit.dashboards.figures.base import styled
 from tracekit.dashboards.figures.colors import ACCENT, LATE_COLORS, LINES, MUTED
 
 _LANE = 30
+# Of a lane's width; buckets that follow each other lie in turn in so many rows below it.
+_LANE_WIDTH, _ROWS, _ROW = 0.6, 2, 0.1
 _WORK, _TRANSFER, _UNKNOWN = "its own work", "transfer", "waiting, cause not known"
 _TREE = {"parallel": 0, "load balance": 1, "communication": 1, "serialization": 2, "transfer": 2}  # how deep each is
 _INDENT = "· "
 
 
-def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last: int) -> go.Figure:
+def meetings_figure(
+    meetings: Meetings, causes: Sequence[str], first: int, last: int, buckets: pd.DataFrame | None = None
+) -> go.Figure:
     """A lane per rank with what it did between the meetings `first` to `last`; waiting in the colour of the phase that
-    the last one was late by, as `causes` tells by meeting."""
+    the last one was late by, as `causes` tells by meeting. Below it the gradient `buckets` that are under way, as
+    `queries.buckets_between` tells them."""
     origin = int(meetings.left[:, first].min())
     bars: dict[str, list[tuple[int, int, int, str]]] = {}  # by what it is: lane, begin, length, more words
 
@@ -45,22 +51,10 @@ def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last:
     figure = go.Figure()
     for what, drawn in bars.items():
         lanes, begins, lengths, words = zip(*drawn, strict=True)
-        figure.add_trace(
-            go.Bar(
-                name=what,
-                orientation="h",
-                y=list(lanes),
-                base=[begin / 1e6 for begin in begins],
-                x=[length / 1e6 for length in lengths],
-                width=0.7,
-                marker={"color": colors[what], "line": {"width": 0}},
-                hovertext=[
-                    f"<b>{what}</b> {more}<br>{text.duration(length)}"
-                    for length, more in zip(lengths, words, strict=True)
-                ],
-                hovertemplate="%{hovertext}<extra></extra>",
-            )
-        )
+        told = [f"<b>{what}</b> {more}<br>{text.duration(length)}" for length, more in zip(lengths, words, strict=True)]
+        figure.add_trace(_bars(what, colors[what], _LANE_WIDTH, lanes, begins, lengths, told))
+    if buckets is not None and len(buckets):
+        figure.add_trace(_buckets(buckets, origin))
     names = [f"rank {rank}" for rank in meetings.ranks]
     styled(figure, 110 + _LANE * len(names), showlegend=True, barmode="overlay")
     figure.update_xaxes(title_text="time (ms)", exponentformat="none")
@@ -68,6 +62,37 @@ def meetings_figure(meetings: Meetings, causes: Sequence[str], first: int, last:
         tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.4, -0.6], showgrid=False
     )
     return figure
+
+
+def _buckets(buckets: pd.DataFrame, origin: int) -> go.Bar:
+    lengths = buckets["back_ns"] - buckets["ready_ns"]
+    told = [
+        f"<b>bucket {bucket}</b> of {size / 1e6:.3g} MB<br>back after {text.duration(length)}"
+        f"{f', or earlier by up to {text.duration(unsure)}' if unsure else ''}"
+        for bucket, size, unsure, length in zip(
+            buckets["bucket"], buckets["bytes"], buckets["unsure_ns"], lengths, strict=True
+        )
+    ]
+    rows = buckets["lane"] + _LANE_WIDTH / 2 + _ROW * (buckets["bucket"] % _ROWS + 0.5)
+    begins = buckets["ready_ns"] - origin
+    return _bars("a gradient bucket under way", LINES[1], _ROW, rows.tolist(), begins.tolist(), lengths.tolist(), told)
+
+
+def _bars(
+    what: str, color: str, width: float, lanes: Sequence[float], begins: Sequence[int], lengths: Sequence[int],
+    told: Sequence[str],
+) -> go.Bar:  # fmt: skip
+    return go.Bar(
+        name=what,
+        orientation="h",
+        y=list(lanes),
+        base=[begin / 1e6 for begin in begins],
+        x=[length / 1e6 for length in lengths],
+        width=width,
+        marker={"color": color, "line": {"width": 0}},
+        hovertext=list(told),
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
 
 
 def _waiting(phase: str) -> str:

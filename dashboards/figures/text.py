@@ -63,9 +63,7 @@ def _visible(letter: str) -> str:
 @lru_cache(maxsize=1 << 14)
 def one_line(name: str, length: int = 80) -> str:
     """A name with its control characters made visible and its middle cut out when it is longer than `length`."""
-    shown = "".join(
-        "␊" if letter == "\n" else "�" if unicodedata.category(letter)[0] == "C" else letter for letter in name
-    )
+    shown = "".join(map(_visible, name))
     if len(shown) <= length:
         return shown
     head = (length - 1) // 2

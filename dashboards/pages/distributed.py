@@ -23,9 +23,10 @@ from tracekit.dashboards.figures.distributed import (
 )
 from tracekit.dashboards.figures.ranking import Part, ranking_figure
 from tracekit.dashboards.pages.page import Page, View, graph, nothing, page, section, the_run
+from tracekit.dashboards.queries import buckets_between
 from tracekit.run.reader import Run
 
-_GROUPS, _MEETINGS, _MOST_LANES, _MOST_KINDS = 4, 24, 64, 12
+_GROUPS, _MEETINGS, _MOST_LANES, _MOST_BUCKETS, _MOST_KINDS = 4, 24, 64, 4000, 12
 
 
 def render(view: View) -> Component:
@@ -86,9 +87,13 @@ def _meetings(run: Run, groups: Sequence[RankGroup]) -> list[go.Figure | None]:
     if any(len(group.ranks) <= _MOST_LANES for group in groups):
         met = (each for each in find_meetings(run) if each.is_possible and each.entered.shape[1] > 1)
         for at, as_recorded in zip(range(len(groups)), met, strict=False):
-            meetings, _ = aligned(as_recorded)
+            meetings, clocks = aligned(as_recorded)
             if len(meetings.ranks) <= _MOST_LANES:
-                found[at] = meetings_figure(meetings, causes(meetings), *middle_of(meetings, _MEETINGS))
+                first, last = middle_of(meetings, _MEETINGS)
+                begin, end = int(meetings.left[:, first].min()), int(meetings.left[:, last].max())
+                buckets = buckets_between(run, meetings, clocks, begin, end)
+                drawn = buckets if len(buckets) <= _MOST_BUCKETS else None
+                found[at] = meetings_figure(meetings, causes(meetings), first, last, drawn)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from browsing import HOSTILE, ODD_NAME, Server, Watched, hostile_run
 from playwright.sync_api import BrowserContext, expect, sync_playwright
+from ranks import delay, ranks_run
 from synthetic import Tape, make_manifest, make_run
 
 from tracekit.analysis.report_schema import Guideline
@@ -84,6 +85,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     hostile_run(directory / ODD_NAME)
     make_run(directory / "empty")
     explored_run(directory / "explored")
+    ranks_run(
+        directory / "ranks", 2, longer=delay("forward", 4.0, lambda step: 1), computes=True, hosts=2, ahead_ms=50.0
+    )
     hostile_study(directory / f"study {ODD_NAME}")
     command = [sys.executable, "-m", "tracekit", "dashboard", str(directory), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -18,6 +18,7 @@ PAGES = {
     "operators": "#operators .ag-row",
     "threads": ".page-title",
     "loading": ".page-title",
+    "distributed": ".page-title",
     "noise": ".page-title",
     "counters": "#counters .scatterlayer .js-line",
     "settings": ".page-title",
@@ -58,6 +59,18 @@ def test_a_click_on_a_run_opens_it_and_navigation_keeps_it(server: Server, watch
     page.locator("#navigation").get_by_text("Layers", exact=True).click()
     page.locator(PAGES["layers"]).first.wait_for()
     assert RUN.replace("%20", "+") in page.url.replace("%20", "+")
+
+
+def test_ranks_lie_on_one_axis_with_their_buckets_and_who_was_late(server: Server, watched: Watched) -> None:
+    page = watched.page
+    page.goto(f"{server.url}distributed?run=ranks")
+    expect(page.locator("#page")).to_contain_text("rank 1's forward caused")
+    legend = page.locator("#page .legendtext")
+    for what in ("waiting, forward was late", "a gradient bucket under way", "its own work"):
+        expect(legend.filter(has_text=what)).not_to_have_count(0)
+    expect(page.locator("#page .barlayer .point")).not_to_have_count(0)
+    expect(page.locator("#page")).to_contain_text("times are corrected")
+    page.wait_for_load_state("networkidle")
 
 
 def test_an_exploration_shows_times_by_count_and_the_plan(server: Server, watched: Watched) -> None:

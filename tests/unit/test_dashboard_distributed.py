@@ -7,12 +7,14 @@ import pytest
 from ranks import STEP_MS, both, delay, noise, ranks_run
 from synthetic import Tape, make_run
 
+from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
 from tracekit.analysis.report_schema import BucketForecast, BucketSummary, Finding, WhatIf
 from tracekit.dashboards.app import show
 from tracekit.dashboards.figures.distributed import efficiency_figure, meetings_figure, middle_of
 from tracekit.dashboards.library import Library
+from tracekit.dashboards.queries import buckets_between
 
 FORECAST = BucketForecast(25.0, 1, 9.0, 10.0, 11.0)
 
@@ -46,6 +48,24 @@ def test_each_rank_has_a_lane_that_its_work_waiting_and_transfer_fill(tmp_path: 
         whole = (meetings.left[lane, last] - meetings.left[lane, first]) / 1e6
         assert filled[lane] == pytest.approx(whole)
     assert [trace["name"] for trace in figure["data"] if "waiting" in trace["name"]] == ["waiting, backward was late"]
+
+
+def test_buckets_that_are_under_way_lie_below_their_ranks(tmp_path: Path) -> None:
+    """GIVEN two hosts whose clocks are apart WHEN drawn THEN all buckets between two meetings are, by one clock, and each
+    is back when its rank leaves the meeting."""
+    run = ranks_run(tmp_path / "run", 2, 50, hosts=2, ahead_ms=50.0)
+    (as_recorded,) = find_meetings(run)
+    meetings, clocks = aligned(as_recorded)
+    first, last = middle_of(meetings, 10)
+    begin, end = int(meetings.left[:, first].min()), int(meetings.left[:, last].max())
+    buckets = buckets_between(run, meetings, clocks, begin, end)
+    assert buckets.groupby(["lane", "bucket"]).size().tolist() == [10] * 4
+    for lane in range(2):
+        its = buckets[(buckets["lane"] == lane) & (buckets["bucket"] == 1)]
+        assert its["back_ns"].to_numpy() == pytest.approx(meetings.left[lane, first + 1 : last + 1], abs=1e3)
+    figure = meetings_figure(meetings, causes(meetings), first, last, buckets)
+    (drawn,) = [trace for trace in figure["data"] if "bucket" in trace["name"]]
+    assert len(drawn["x"]) == 40 and max(drawn["y"]) < 1.6 and "or earlier by up to" in drawn["hovertext"][0]
 
 
 def test_who_is_held_by_other_communication_is_drawn_waiting_and_not_at_work(tmp_path: Path) -> None:
