@@ -70,8 +70,8 @@ def _integral(start: Numbers, duration: Numbers, height: Numbers, edges: Numbers
 
 def buckets_between(run: Run, meetings: Meetings, clocks: Sequence[Clock], begin: int, end: int) -> pd.DataFrame:
     """The gradient buckets of a group's ranks that are under way in [begin, end), Unix time in ns by the clock of the
-    first rank's host, as `aligned` has it: lane (the place of the rank), bucket, bytes, ready_ns, back_ns and unsure_ns,
-    by which it may have been back earlier."""
+    first rank's host, as `aligned` has it: lane (the place of the rank), bucket, bytes, ready_ns, back_ns and
+    unsure_ns, by which it may have been back earlier."""
     ahead = {clock.host: clock for clock in clocks}
     lanes = [_NO_BUCKETS]
     for lane, (process, host) in enumerate(zip(meetings.processes, meetings.hosts, strict=True)):

@@ -51,8 +51,8 @@ def test_each_rank_has_a_lane_that_its_work_waiting_and_transfer_fill(tmp_path: 
 
 
 def test_buckets_that_are_under_way_lie_below_their_ranks(tmp_path: Path) -> None:
-    """GIVEN two hosts whose clocks are apart WHEN drawn THEN all buckets between two meetings are, by one clock, and each
-    is back when its rank leaves the meeting."""
+    """GIVEN two hosts whose clocks are apart WHEN drawn THEN all buckets between two meetings are, by one clock, and
+    each is back when its rank leaves the meeting."""
     run = ranks_run(tmp_path / "run", 2, 50, hosts=2, ahead_ms=50.0)
     (as_recorded,) = find_meetings(run)
     meetings, clocks = aligned(as_recorded)
