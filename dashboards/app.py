@@ -10,6 +10,8 @@ from dash.development.base_component import Component
 from tracekit.dashboards.library import Library, OpenRun
 from tracekit.dashboards.pages.page import Page, View, failure
 from tracekit.dashboards.pages.registry import PAGES
+from tracekit.dashboards.pages.study import render_study
+from tracekit.dashboards.studies import SHOWN_ON
 from tracekit.errors import TracekitError
 
 _THEME = {
@@ -72,14 +74,15 @@ def show(
     query = dict(parse_qsl(search.removeprefix("?")))
     chosen = next((page for page in PAGES if page.path == path), None)
     name = query.pop("run", None)
-    study = query.get("study") if chosen is not None and chosen.about_a_study else None
+    study = query.get("study") if path in SHOWN_ON.values() else None
     run: OpenRun | None = None
     try:
         if chosen is None:
             return _links(prefix, None, None), "", failure("No such page", "Choose one on the left.")
         if chosen.about_a_run and study is None:
             run = library.open(name or library.newest())
-        content = chosen.render(View(library, run, query, prefix))
+        view = View(library, run, query, prefix)
+        content = chosen.render(view) if study is None else render_study(view, study)
     except TracekitError as error:
         content = failure("This cannot be shown", str(error))
     known = run.name if run else name

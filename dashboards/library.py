@@ -1,5 +1,6 @@
 """The runs that the dashboard shows: what there is, what is open, and what was computed about it, once."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Hashable, Sequence
@@ -25,12 +26,14 @@ from tracekit.dashboards.index import Index, build_index, extent_of
 from tracekit.dashboards.sources import KINDS, OUTLINE
 from tracekit.dashboards.studies import StudyEntry, explored_run, runs_inside, study_entries, study_paths
 from tracekit.errors import RunError, TracekitError
-from tracekit.run.folder import is_run, list_runs
+from tracekit.run.folder import PROBE, is_run, list_runs
 from tracekit.run.manifest import Manifest, Missing
 from tracekit.run.reader import Run, open_run
 from tracekit.study.result import Study
 
 T = TypeVar("T")
+
+_FINDINGS = "findings.json"
 
 # Runs kept open: enough to compare a few; each holds its index, about 20 bytes per event, on disk.
 _OPEN = 4
@@ -252,7 +255,7 @@ class Library:
 
 def _kept_report(run: Run) -> Report | None:
     """The report in findings.json; None when there is none, the run's files are newer, or another version wrote it."""
-    file = run.path / "findings.json"
+    file = run.path / _FINDINGS
     try:
         written = file.stat().st_mtime_ns
         if any(_stamp(other)[1] > written for other in _files(run.path)):
@@ -260,16 +263,18 @@ def _kept_report(run: Run) -> Report | None:
         report = msgspec.json.decode(file.read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return report if report.schema == REPORT_VERSION and report.run == run.name else None
+    # One that was moved since names commands that do not work any more.
+    is_here = os.path.abspath(report.path) == os.path.abspath(run.path)
+    return report if report.schema == REPORT_VERSION and is_here else None
 
 
 def _files(path: Path) -> list[Path]:
-    return [*path.glob("manifest/*.json"), *path.glob("tables/*/*.parquet")]
+    return [*path.glob("manifest/*.json"), *path.glob("tables/*/*.parquet"), *path.glob(f"{PROBE}/*.json")]
 
 
 def _state(path: Path) -> Hashable:
-    """What changes when the files of a run do: their names, sizes and times."""
-    return tuple(sorted((str(file), *_stamp(file)) for file in _files(path)))
+    """What changes when the files of a run do, or what was found of it: their names, sizes and times."""
+    return tuple(sorted((str(file), *_stamp(file)) for file in [*_files(path), path / _FINDINGS]))
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -8,6 +8,15 @@ from tracekit.errors import RunError
 from tracekit.run.folder import is_run, is_study, list_runs, list_studies, study_written_ns
 from tracekit.study.result import Study
 
+# The page that is about what a study compares; that of a study, too.
+SHOWN_ON = {
+    "threads": "threads",
+    "loading": "loading",
+    "ddp": "distributed",
+    "noise": "noise",
+    "verify": "settings",
+}
+
 
 @dataclass(frozen=True)
 class StudyEntry:

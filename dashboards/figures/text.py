@@ -70,6 +70,11 @@ def one_line(name: str, length: int = 80) -> str:
     return f"{shown[:head]}…{shown[len(shown) - (length - 1 - head) :]}"
 
 
+def sentence(words: str) -> str:
+    """What tracekit itself says, whole unless the names in it are out of all measure."""
+    return one_line(words, 2000)
+
+
 def label(name: str, length: int = 80) -> str:
     """A name for plotly, which would take `<b>`, `<a href=…>` and `&…;` in labels and hover texts for markup."""
     return html.escape(one_line(name, length), quote=False)

@@ -9,9 +9,9 @@ from dash.development.base_component import Component
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.delays import causes
 from tracekit.analysis.meetings import find_meetings
-from tracekit.analysis.ranks import NOT_TOLD, why_nobody
+from tracekit.analysis.ranks import NOT_TOLD
 from tracekit.analysis.report_schema import ClockSummary, RankGroup, Report
-from tracekit.analysis.text_ranks import CAUSES
+from tracekit.analysis.text_ranks import CAUSES, OF_BUCKETS, why_none_is_named
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES, LOADING_COLORS, PHASE_COLORS
 from tracekit.dashboards.figures.distributed import (
@@ -32,8 +32,9 @@ _GROUPS, _MEETINGS, _MOST_LANES, _MOST_BUCKETS, _MOST_KINDS = 4, 24, 64, 4000, 1
 def render(view: View) -> Component:
     run = the_run(view)
     report = run.report()
-    causes_told = _causes(report) or [nothing(f"{why_nobody(each)}.") for each in report.ranks[:_GROUPS]]
-    if not causes_told and report.buckets is None:
+    causes_told, of_buckets = _said(report, CAUSES), _said(report, OF_BUCKETS)
+    causes_told += [nothing(f"{why}.") for why in why_none_is_named(report, _GROUPS)]
+    if not causes_told and not of_buckets and report.buckets is None:
         why = _why(run.run, report)
         return page("Distributed", section("No ranks that wait for each other were seen in this run", why))
     groups = report.ranks[:_GROUPS]
@@ -42,6 +43,7 @@ def render(view: View) -> Component:
     return page(
         "Distributed",
         section("Whose delays the others waited for", *causes_told) if causes_told else None,
+        section("Parameters that a backward pass may leave unused", *of_buckets) if of_buckets else None,
         section(
             "What a step would take with other gradient buckets",
             graph(buckets_figure(report.buckets)),
@@ -72,7 +74,7 @@ def render(view: View) -> Component:
 def _why(run: Run, report: Report) -> Component:
     untold = [note for note in report.missing if note.what.startswith(NOT_TOLD)]
     if untold:
-        return nothing(" ".join(text.one_line(f"Not known is {note.what}: {note.why}.", 400) for note in untold))
+        return nothing(" ".join(text.sentence(f"Not known is {note.what}: {note.why}.") for note in untold))
     if int(run.sql("SELECT count(*) AS rows FROM collectives")["rows"].iloc[0]):
         return nothing(
             "Its ranks communicated, but not two of them were seen to wait for each other at least twice: on a GPU"
@@ -97,9 +99,9 @@ def _meetings(run: Run, groups: Sequence[RankGroup]) -> list[go.Figure | None]:
     return found
 
 
-def _causes(report: Report) -> list[Component]:
-    found = [finding for finding in report.findings if finding.id.startswith(CAUSES)]
-    return [dmc.Text(text.one_line(finding.title, 500), size="sm") for finding in found]
+def _said(report: Report, of: str | tuple[str, ...]) -> list[Component]:
+    found = [finding for finding in report.findings if finding.id.startswith(of)]
+    return [dmc.Text(text.sentence(finding.title), size="sm") for finding in found]
 
 
 def _in_words(group: RankGroup) -> str:

@@ -45,13 +45,13 @@ def guidelines_part(guidelines: Sequence[Guideline]) -> Component | None:
     ]
     rows: list[dict[str, Cell]] = [
         {
-            "sentence": text.one_line(each.sentence, 300),
+            "sentence": text.sentence(each.sentence),
             "beats": each.beats,
             "configurations": each.configurations,
         }
         for each in guidelines
     ]
-    grids = dict.fromkeys(text.one_line(each.grid, 300) for each in guidelines)
+    grids = dict.fromkeys(text.sentence(each.grid) for each in guidelines)
     compared = dmc.Text(f"Compared with {'; '.join(grids)}.", size="sm", c="dimmed")
     return section("Guidelines", table("guidelines", columns, rows), compared, note="the best first")
 
@@ -59,7 +59,7 @@ def guidelines_part(guidelines: Sequence[Guideline]) -> Component | None:
 def _problem(found: ThreadExploration) -> Component | None:
     if not found.problem:
         return None
-    return dmc.Alert(text.one_line(found.problem, 400), title="Nothing can be concluded", color="yellow")
+    return dmc.Alert(text.sentence(found.problem), title="Nothing can be concluded", color="yellow")
 
 
 def _measured(found: ThreadExploration) -> Component:

@@ -6,10 +6,11 @@ import dash_mantine_components as dmc
 import plotly.graph_objects as go
 from dash.development.base_component import Component
 
-from tracekit.advice.loader_findings import NOTABLE, memory_of
+from tracekit.advice.loader_findings import NOTABLE
 from tracekit.analysis.batches import made_batches
 from tracekit.analysis.report_schema import LoaderSummary, Report
 from tracekit.analysis.samples import slowest_files, slowest_samples
+from tracekit.analysis.text import said_of_loaders
 from tracekit.analysis.words import shell_line
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.figures.colors import LINES
@@ -61,14 +62,19 @@ _FILES = [
 def render(view: View) -> Component:
     run = the_run(view)
     report = run.report()
-    if not report.loaders:
+    if not report.loaders and not run.run.manifest.loaders:
         return page("Loading", section("No loader was seen in this run", *_how_to(run.run.manifest.command)))
-    shown = report.loaders[:_LOADERS]
+    shown, said = report.loaders[:_LOADERS], said_of_loaders(report)
+    more = len(report.loaders) - len(shown)
     return page(
         "Loading",
         what_follows(view, run, "loader.", "No other setting of a loader is recommended."),
-        section("What the program waits for", graph(_waits(run, shown)), note="by what would have to be faster"),
+        section("What the program waits for", graph(_waits(run, shown)), note="by what would have to be faster")
+        if shown
+        else None,
+        section("What was found", *(dmc.Text(text.sentence(each.title), size="sm") for each in said)) if said else None,
         *(_loader(run, report, loader) for loader in shown),
+        nothing(f"{more} more loaders were waited for less; findings.json has them.") if more > 0 else None,
         _slowest(run),
         _slowest_files(run),
         note="Loaders as they were iterated over in the process that stands for the run. Predictions replay what the"
@@ -123,8 +129,6 @@ def _in_words(loader: LoaderSummary) -> str:
     ]
     if loader.order >= NOTABLE:
         sentences.append(f"{loader.order:.0%} of the waiting would go if batches were delivered in any order.")
-    if loader.worker_bytes:
-        sentences.append(f"{text.one_line(memory_of(loader).title, 300)}.")
     if loader.predictability in _ORDER:
         sentences.append(f"As far as was seen, {_ORDER[loader.predictability]}.")
     if not loader.probed:

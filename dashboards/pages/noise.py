@@ -10,15 +10,9 @@ from tracekit.analysis.words import shell_line
 from tracekit.dashboards.figures.noise import blocks_in_time_figure
 from tracekit.dashboards.pages.noise_parts import noise_parts
 from tracekit.dashboards.pages.page import Page, View, copyable, graph, nothing, page, section, the_run
-from tracekit.dashboards.pages.study import render_study
 
 
 def render(view: View) -> Component:
-    study = view.query.get("study")
-    return render_study(view, study) if study is not None else _render_run(view)
-
-
-def _render_run(view: View) -> Component:
     run = the_run(view)
     noises = [noise for manifest in run.run.manifests for noise in manifest.noise]
     if not noises:
@@ -47,4 +41,4 @@ def _how(command: Sequence[str]) -> list[Component]:
     ]
 
 
-NOISE = Page("noise", "Noise", render, about_a_study=True)
+NOISE = Page("noise", "Noise", render)

@@ -17,7 +17,7 @@ def noise_parts(effects: Sequence[NoiseEffect], margin: float, mixes: Sequence[M
     """The parts of a page that show what noises did."""
     if not effects:
         return []
-    said = [dmc.Text(text.one_line(finding.title, 400), size="sm") for finding in noise_findings(effects, margin)]
+    said = [dmc.Text(text.sentence(finding.title), size="sm") for finding in noise_findings(effects, margin)]
     together = [
         dmc.Text(
             f"{text.one_line(mix.noise, 200)}: {text.percent(mix.predicted.expected)} was predicted from what each does"

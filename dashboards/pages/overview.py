@@ -158,7 +158,7 @@ def _finding(finding: Finding) -> Component:
         for name, value in finding.evidence.items()
         if not isinstance(value, dict | list)  # what is ranked or counted has a page of its own
     ]
-    title = text.one_line(finding.title, 300)
+    title = text.sentence(finding.title)
     if not evidence:
         return dmc.Text(title, size="sm", className="finding")
     table = dmc.Table(html.Tbody(evidence), className="facts", fz="xs", verticalSpacing=2, c="dimmed")
@@ -178,8 +178,7 @@ def _missing(notes: Sequence[Missing]) -> list[Component]:
     if not notes:
         return [nothing("Everything that was asked for was captured.")]
     return [
-        dmc.Text([html.B(text.one_line(note.what, 200)), f": {text.one_line(note.why, 400)}"], size="sm")
-        for note in notes
+        dmc.Text([html.B(text.one_line(note.what, 200)), f": {text.sentence(note.why)}"], size="sm") for note in notes
     ]
 
 

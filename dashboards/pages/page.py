@@ -40,7 +40,6 @@ class Page:
     render: Callable[[View], Component]
     register: Callable[[Dash, Library], None] | None = None
     about_a_run: bool = True
-    about_a_study: bool = False
 
 
 def the_run(view: View) -> OpenRun:

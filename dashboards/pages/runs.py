@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 from tracekit.dashboards.figures import text
 from tracekit.dashboards.library import Entry, Library
 from tracekit.dashboards.pages.page import Cell, Column, Page, View, nothing, page, table
-from tracekit.dashboards.studies import StudyEntry
+from tracekit.dashboards.studies import SHOWN_ON, StudyEntry
 from tracekit.errors import RunError
 from tracekit.study.statistics import Comparison
 
@@ -66,13 +66,15 @@ def register(app: Dash, library: Library) -> None:
         if name not in library.study_names():
             return no_update
         query = {"study": name}
+        where = "settings"
         try:
-            _, explored = library.study(name)
+            study, explored = library.study(name)
+            where = SHOWN_ON.get(study.study, where)
         except RunError:
             explored = None  # the page will say why it cannot be opened
         if explored is not None:
             query["run"] = explored
-        return f"{prefix}threads?{urlencode(query)}"
+        return f"{prefix}{where}?{urlencode(query)}"
 
     app.callback(Output("url", "href"), Input("runs", "cellClicked"), prevent_initial_call=True)(follow)
     app.callback(
@@ -82,7 +84,7 @@ def register(app: Dash, library: Library) -> None:
 
 def _row(entry: Entry) -> dict[str, Cell]:
     if not entry.manifests:
-        return {"name": entry.name, "end": "cannot be opened", "command": text.one_line(entry.problem, 300)}
+        return {"name": entry.name, "end": "cannot be opened", "command": text.sentence(entry.problem)}
     first = entry.manifests[0]
     ends = [manifest.ended_ns for manifest in entry.manifests]
     last = max((end for end in ends if end is not None), default=None)
@@ -101,7 +103,7 @@ def study_row(entry: StudyEntry) -> dict[str, Cell]:
     """A study as a row: how much was run, and what came of it."""
     row: dict[str, Cell] = {"name": entry.name, "written": entry.written_ns or None}
     if entry.study is None:
-        return row | {"kind": "unreadable", "command": text.one_line(entry.problem, 300)}
+        return row | {"kind": "unreadable", "command": text.sentence(entry.problem)}
     study = entry.study
     return row | {
         "kind": text.one_line(study.study, 40),

@@ -3,19 +3,13 @@
 from dash.development.base_component import Component
 
 from tracekit.analysis.words import shell_line
-from tracekit.dashboards.library import OpenRun
 from tracekit.dashboards.pages.exploration import exploration_parts
 from tracekit.dashboards.pages.page import Page, View, copyable, nothing, page, section, the_run
 from tracekit.dashboards.pages.settings import what_follows
-from tracekit.dashboards.pages.study import render_study
 
 
 def render(view: View) -> Component:
-    study = view.query.get("study")
-    return render_study(view, study) if study is not None else _render_run(view, the_run(view))
-
-
-def _render_run(view: View, run: OpenRun) -> Component:
+    run = the_run(view)
     report = run.report()
     if report.exploration is None:
         return page("Threads", section("No thread counts were tried in this run", *_how_to(run.run.manifest.command)))
@@ -35,4 +29,4 @@ def _how_to(command: list[str]) -> list[Component]:
     ]
 
 
-THREADS = Page("threads", "Threads", render, about_a_study=True)
+THREADS = Page("threads", "Threads", render)

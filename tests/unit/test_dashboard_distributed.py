@@ -121,6 +121,14 @@ def test_of_ranks_that_never_met_nobody_is_said_not_to_be_late(tmp_path: Path) -
     assert "other gradient buckets" in drawn and "kept the others" not in drawn and "Whose delays" not in drawn
 
 
+def test_a_look_for_unused_parameters_is_no_delay(tmp_path: Path) -> None:
+    ranks_run(tmp_path / "one", 2, longer=noise(0.002))
+    with Library(tmp_path) as library:
+        library.open("one").report().findings.append(Finding("ddp.unused_parameters", "looked, and found none", {}))
+        drawn = str(show(library, "/", "/distributed", "?run=one")[2])
+    assert "looked, and found none" in drawn and "may leave unused" in drawn and "kept the others waiting" in drawn
+
+
 def test_that_nothing_is_known_of_the_ways_is_no_news_of_nobody_being_late(tmp_path: Path) -> None:
     ranks_run(tmp_path / "one", 2, longer=delay("forward", 4.0, lambda step: 0), left_out=lambda step: step % 2 == 0)
     with Library(tmp_path) as library:

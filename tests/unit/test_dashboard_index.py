@@ -5,11 +5,14 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 from synthetic import BEGIN_NS, MS, Tape, make_run, train, training_run
 
+from tracekit.advice import analyze
+from tracekit.analysis.report import report_json
 from tracekit.analysis.steps import find_steps
 from tracekit.dashboards import index as index_module
 from tracekit.dashboards.index import Index, build_index, extent_of
@@ -157,7 +160,13 @@ def test_the_library_opens_only_what_it_lists_and_sees_changes(tmp_path: Path) -
             with pytest.raises(RunError, match="no run of this name"):
                 library.open(name)
         (runs / "one" / "manifest" / "node0.json").touch()
-        assert library.open("one") is not first
+        touched = library.open("one")
+        assert touched is not first
+        for name in ("findings.json", "probe/turns.json"):
+            (runs / "one" / "probe").mkdir(exist_ok=True)
+            (runs / "one" / name).write_text("{}")
+            assert library.open("one") is not touched
+            touched = library.open("one")
         broken = runs / "two" / "manifest" / "node0.json"
         broken.parent.mkdir(parents=True)
         broken.write_text('{"schema": 99}')
@@ -167,6 +176,19 @@ def test_the_library_opens_only_what_it_lists_and_sees_changes(tmp_path: Path) -
         scratch = library._scratch
         assert scratch.exists()
     assert not scratch.exists()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_report_is_kept_where_its_run_was_not_moved(moved: bool, tmp_path: Path) -> None:
+    """A report that was kept has the path of its run in all commands that it tells."""
+    path = training_run(tmp_path / "one", steps=3)
+    kept = msgspec.structs.replace(analyze(open_run(path)), advice="as it was kept")
+    (path / "findings.json").write_bytes(report_json(kept))
+    if moved:
+        (tmp_path / "runs").mkdir()
+        path.rename(tmp_path / "runs" / "one")
+    with Library(tmp_path / "runs" if moved else tmp_path) as library:
+        assert (library.open("one").report().advice == "as it was kept") == (not moved)
 
 
 def test_a_run_itself_is_a_library_of_one(tmp_path: Path) -> None:

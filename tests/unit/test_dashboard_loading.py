@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from synthetic import Tape, make_manifest, make_run
 
-from tracekit.analysis.report_schema import LoaderForecast
+from tracekit.analysis.report_schema import Gain, LoaderForecast, Setting
 from tracekit.dashboards.app import show
 from tracekit.dashboards.figures.loading import Mark, surface_figure, workers_figure
 from tracekit.dashboards.library import Library
@@ -45,6 +45,31 @@ def test_a_run_without_loaders_says_so(tmp_path: Path) -> None:
     make_run(tmp_path / "one", [Tape(process=0, role="main")])
     with Library(tmp_path) as library:
         assert "No loader was seen" in str(show(library, "/", "/loading", "?run=one")[2])
+
+
+def test_loaders_of_which_nothing_can_be_predicted_say_why(tmp_path: Path) -> None:
+    """GIVEN a run whose only loader is in no forecast THEN its page says why, and shows its samples and files."""
+    loading_run(tmp_path / "one", ATTACK)
+    with Library(tmp_path) as library:
+        report = library.open("one").report()
+        report.loaders, report.settings, report.advice = [], [], "it was made with other settings in turn"
+        drawn = str(show(library, "/", "/loading", "?run=one")[2])
+    assert "it was made with other settings in turn" in drawn and "No loader was seen" not in drawn
+    assert "Slowest samples" in drawn and "Slowest files" in drawn
+
+
+def test_settings_that_go_together_have_one_gain_and_a_file_first(tmp_path: Path) -> None:
+    loading_run(tmp_path / "one", "x")
+    gain = Gain(0.2, 0.32, 0.4)
+    with Library(tmp_path) as library:
+        library.open("one").report().settings = [
+            Setting("loader.x.num_workers", 0, 4, gain, "model", "order", "one reason", "tracekit apply x"),
+            Setting("loader.x.prefetch_factor", None, 2, gain, "model", "identical", "another", "tracekit apply x"),
+        ]
+        drawn = [str(show(library, "/", page, "?run=one")[2]) for page in ("/loading", "/settings")]
+    assert all(page.count("32.0 %") == 1 for page in drawn) and "together save" in drawn[0]
+    assert "one reason. another" in drawn[1]
+    assert f"tracekit analyze {tmp_path.resolve() / 'one'}" in drawn[1]
 
 
 def test_the_surface_has_a_cell_for_every_setting_and_marks_for_two() -> None:

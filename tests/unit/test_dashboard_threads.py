@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from synthetic import make_manifest, make_run, training_run
+from synthetic import Tape, make_manifest, make_run, training_run
 
-from tracekit.analysis.report_schema import Gain, Guideline, LayerThreadTimes, ThreadExploration
+from tracekit.analysis.report_schema import Gain, Guideline, LayerThreadTimes, Setting, ThreadExploration
 from tracekit.dashboards.app import show
 from tracekit.dashboards.exploring import Segment, by_difference, in_words, planned_step, step_at, without_slivers
 from tracekit.dashboards.figures.colors import count_colors
@@ -25,6 +25,16 @@ from tracekit.study.result import STUDY_VERSION, Study
 from tracekit.study.statistics import Comparison, compare, summarise
 
 ATTACK = '<img src=x onerror=alert(1)>"%{x}"\'\n&amp;'
+ADVISED = Setting(
+    "ddp.gradient_as_bucket_view",
+    False,
+    True,
+    Gain(0.1, 0.2, 0.3),
+    "measured",
+    "numerics",
+    "6 pairs",
+    "tracekit apply y",
+)
 NAN = Gain(math.nan, math.nan, math.nan)
 
 
@@ -228,6 +238,20 @@ def test_a_study_without_the_run_it_explored_can_be_shown(explored: str | None, 
         _, header, content = show(library, "/t/", "/t/threads", "?study=study")
         assert "Study of thread counts" in str(content)
         assert "study" in str(header)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "title"), [("ddp", "distributed", "Study of gradient"), ("loading", "loading", "Study of loaders")]
+)
+def test_a_study_is_shown_where_what_it_compares_is(kind: str, page: str, title: str, tmp_path: Path) -> None:
+    """GIVEN a study of buckets or of loaders THEN its page leads to the run that it began with, and says what is
+    recommended, what that changes and how to apply it."""
+    saved(tmp_path / "study", studied(study=kind, explored="/x/runs/001-explore", settings=[ADVISED]))
+    make_run(tmp_path / "study" / "runs" / "001-explore", [Tape()])
+    with Library(tmp_path) as library:
+        content = str(show(library, "/t/", f"/t/{page}", "?study=study")[2])
+    assert title in content and f"/t/{page}?run=study%2F001-explore" in content
+    assert "changes the numbers" in content and "6 pairs" in content and "tracekit apply y" in content
 
 
 def test_a_library_of_one_study_says_that_it_holds_no_run(tmp_path: Path) -> None:

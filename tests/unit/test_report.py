@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import ranks_run
 from synthetic import Tape, make_manifest, make_run, ns, train, training_run
 
 from tracekit.advice import analyze
 from tracekit.analysis.report import report_json
-from tracekit.analysis.report_schema import Gain, Setting
+from tracekit.analysis.report_schema import Finding, Gain, LoaderSummary, Setting
 from tracekit.analysis.text import text_report
 from tracekit.analysis.words import shell_line, shortened, visible
 from tracekit.run.manifest import Loader, Missing
@@ -117,6 +118,30 @@ def test_what_goes_together_has_one_gain(tmp_path: Path) -> None:
     assert "num_workers: 4 instead of 0; loader.x.prefetch_factor: 2, not set before, together save 32% of a" in told
     assert "effect on results: order (num_workers), identical (prefetch_factor). both" in told
     assert told.count("32%") == 1 and "persistent_workers: True instead of False, saves 5% of a step" in told
+
+
+def test_what_goes_together_for_several_reasons_has_one_gain_too(tmp_path: Path) -> None:
+    report = analyze(open_run(training_run(tmp_path / "run", steps=20)))
+    gain = Gain(-0.04, -0.02, 0.01)
+    report.settings = [
+        Setting("loader.x.num_workers", 0, 4, gain, "model", "order", "both; an iterator more", "run it"),
+        Setting("loader.x.prefetch_factor", None, 2, gain, "model", "identical", "both", "run it"),
+    ]
+    told = " ".join(text_report(report).split())
+    assert told.count("2% of a step") == 1 and "together cost 2% of a step (-1% to 4%)" in told
+    assert "both; an iterator more. both" in told
+
+
+def test_what_is_found_of_loaders_and_the_path_through_all_ranks_is_told(tmp_path: Path) -> None:
+    report = analyze(ranks_run(tmp_path / "run", 2, 40))
+    report.loaders = [LoaderSummary(0, "x", "train.py:3", 2, 2, 40, 1, 2.0, 0.5, {"cpu": 1.0}, 0.9, 2, 1.0, 0.0)]
+    report.findings += [
+        Finding("loading.worker_threads", "each worker keeps 4 CPUs busy", {}),
+        Finding("loading.predictability", "the order is known", {}),
+    ]
+    told = " ".join(text_report(report).split())
+    assert "each worker keeps 4 CPUs busy" in told and "the order is known" not in told
+    assert "the critical path through group world takes" in told and "backward 45%" in told
 
 
 def test_what_recording_said_is_not_said_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Sequence
-from itertools import groupby
 
 from tracekit.analysis.counters import MACHINE
 from tracekit.analysis.layout import ROWS, WIDTH, Lines, more, ms, percent, table, wrapped
@@ -10,12 +9,13 @@ from tracekit.analysis.phases import PHASES
 from tracekit.analysis.report_schema import (
     LONG_STEP,
     CounterSummary,
+    Finding,
     OperatorSummary,
     Report,
-    Setting,
     StepSummary,
 )
 from tracekit.analysis.text_ranks import buckets, communication, ranks
+from tracekit.analysis.text_settings import settings_lines
 from tracekit.analysis.words import counted, shell_line, shortened, visible
 
 _NAME = 46
@@ -38,6 +38,7 @@ _TELLING = (
     "psi.memory.some_ns",
     "psi.io.some_ns",
 )
+_IN_TABLES = ("loading.predictability",)
 _UNITS = {"ns": (1e9, "s"), "bytes": (1e6, "MB"), "count": (1.0, ""), "percent": (1.0, "%")}
 
 
@@ -201,7 +202,17 @@ def _loaders(report: Report) -> Lines:
         for each in report.loaders[:ROWS]
     ]
     head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "usually for"]
-    return ["LOADERS  over the whole loop, starts of epochs too", *table(head, rows), *more(len(report.loaders))]
+    return [
+        "LOADERS  over the whole loop, starts of epochs too",
+        *table(head, rows),
+        *more(len(report.loaders)),
+        *(line for each in said_of_loaders(report) for line in wrapped(each.title)),
+    ]
+
+
+def said_of_loaders(report: Report) -> list[Finding]:
+    """What is found of loaders that no table has."""
+    return [each for each in report.findings if each.id.startswith("loading.") and each.id not in _IN_TABLES]
 
 
 def _largest(split: dict[str, float]) -> list[tuple[str, float]]:
@@ -276,24 +287,7 @@ def _missing(report: Report) -> Lines:
 
 
 def _advice(report: Report) -> Lines:
-    lines = ["ADVICE"]
-    # What goes together has one gain, that of all of it.
-    for (gain, basis, why), each_of_them in groupby(report.settings, lambda each: (each.gain, each.basis, each.why)):
-        together = list(each_of_them)
-        saves, effects = "together save" if len(together) > 1 else "saves", {each.effect for each in together}
-        changes = "; ".join(f"{each.name}: {_change(each)}" for each in together)
-        lines += wrapped(f"{changes}, {saves} {gain.expected:.0%} of a step ({gain.low:.0%} to {gain.high:.0%})")
-        of_each = ", ".join(f"{each.effect} ({each.name.rpartition('.')[2]})" for each in together)
-        effect = of_each if len(effects) > 1 else effects.pop()
-        lines += wrapped(f"basis: {basis}; effect on results: {effect}. {visible(why)}")
+    lines = ["ADVICE", *settings_lines(report.settings)]
     lines += wrapped(visible(report.advice)) if report.advice else []
     following = report.settings[0].apply if report.settings else shell_line(["tracekit", "dashboard", report.path])
     return [*lines, "", f"next: {visible(following)}"]
-
-
-def _change(setting: Setting) -> str:
-    plan = setting.recommended
-    if not isinstance(plan, dict):
-        return f"{plan}, not set before" if setting.current is None else f"{plan} instead of {setting.current}"
-    shown = [f"{shortened(layer, _NAME)} = {count}" for layer, count in list(plan.items())[:ROWS]]
-    return ", ".join(shown) + (f" and {len(plan) - ROWS} more" if len(plan) > ROWS else "")

@@ -5,8 +5,10 @@ from tracekit.analysis.ranks import why_nobody
 from tracekit.analysis.report_schema import Report
 from tracekit.analysis.words import numbers, shortened
 
-# How what is said of ranks begins.
-CAUSES = ("delay.", "distributed.never_ended", "ddp.unused_parameters")
+# How what is said of who waited for whom begins, and what is said of buckets.
+CAUSES, OF_BUCKETS = ("delay.", "distributed.never_ended"), "ddp."
+
+_SMALL = 0.01  # a share that is left out
 
 
 def ranks(report: Report) -> Lines:
@@ -27,17 +29,36 @@ def ranks(report: Report) -> Lines:
     ]
     head = ["group", "ranks", "meetings", "waited", "transfer", "efficiency", "balance", "serial.", "transf."]
     lines = ["RANKS  who waited for whom", *table(head, rows), *more(len(report.ranks))]
-    causes = [finding.title for finding in report.findings if finding.id.startswith(CAUSES)]
-    return lines + [line for cause in (causes[:ROWS] + _doubts(report)) for line in wrapped(cause)]
+    causes = [finding.title for finding in report.findings if finding.id.startswith((*CAUSES, OF_BUCKETS))]
+    said = [*causes[:ROWS], *why_none_is_named(report, ROWS), *_doubts(report), *_paths(report)]
+    return lines + [line for each in said for line in wrapped(each)]
+
+
+def why_none_is_named(report: Report, most: int) -> list[str]:
+    """Of groups that have waited for nobody in particular, of so many at most."""
+    hung = {(each.group, each.attempt) for each in report.never_ended}
+    return [
+        why_nobody(each) for each in report.ranks[:most] if not each.delays and (each.group, each.attempt) not in hung
+    ]
+
+
+def _paths(report: Report) -> list[str]:
+    """What the path through all ranks consists of that decides how long it takes, the most of it first."""
+    found = []
+    for each in report.ranks[:ROWS]:
+        parts = sorted(each.path.items(), key=lambda part: -part[1])
+        whole = sum(each.path.values())
+        if whole > 0:
+            shares = ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in parts if seconds / whole >= _SMALL)
+            found.append(f"the critical path through group {shortened(each.group, 20)} takes {whole:.4g} s: {shares}")
+    return found
 
 
 def _doubts(report: Report) -> list[str]:
-    """Why nobody is named, what is no rank's doing, what was not looked at, and clocks that tell not who came last."""
-    found, hung = [], {(each.group, each.attempt) for each in report.never_ended}
+    """What is no rank's doing, what was not looked at, and clocks that tell not who came last."""
+    found = []
     for each in report.ranks[:ROWS]:
         group = f"group {shortened(each.group, 20)}"
-        if not each.delays and (each.group, each.attempt) not in hung:
-            found.append(why_nobody(each))
         if round(each.kept, 2) > 0:
             what = f"{each.kept:.0%} of the waiting of {group} was for ranks that were kept from their CPUs"
             found.append(f"{what} by what else wanted these")

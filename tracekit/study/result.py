@@ -1,7 +1,6 @@
 """What a study found: one JSON object in its folder, which the text and the dashboard show too."""
 
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -9,6 +8,7 @@ import msgspec
 from tracekit.analysis.json_objects import json_of
 from tracekit.analysis.noise_effects import NoiseEffect
 from tracekit.analysis.report_schema import Finding, Guideline, Setting
+from tracekit.analysis.text_settings import settings_lines, together
 from tracekit.analysis.words import shell_line, visible
 from tracekit.errors import RunError
 from tracekit.models.noise import Mix
@@ -108,10 +108,10 @@ def _comparisons(study: Study, floor: str) -> list[str]:
 def predictions(study: Study) -> list[str]:
     """What was predicted of the settings, a line each; those that go together have one gain."""
     lines = []
-    for (gain, basis), together in groupby(study.predicted, lambda each: (each.gain, each.basis)):
-        names = ", ".join(visible(each.name) for each in together)
+    for group in together(study.predicted):
+        gain, names = group[0].gain, ", ".join(visible(each.name) for each in group)
         saves = f"saves {gain.expected:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}] of a step"
-        lines.append(f"predicted ({basis}): {saves} with {names}")
+        lines.append(f"predicted ({group[0].basis}): {saves} with {names}")
     return lines
 
 
@@ -141,6 +141,8 @@ def text_of(study: Study) -> str:
         lines += [f"  {WHY_MEAN}"]
     if study.advice:
         lines += [f"  {study.advice}"]
+    lines += [f"  {line}" for line in settings_lines(study.settings)]
+    lines += [f"    apply: {how}" for how in dict.fromkeys(each.apply for each in study.settings)]
     if study.guidelines:
         lines += ["", f"  guidelines, and the share of {study.guidelines[0].grid} that each beats"]
         lines += [f"    {each.beats:4.0%}  {each.sentence}" for each in study.guidelines]
