@@ -57,6 +57,7 @@ def test_a_file_with_every_kind_of_setting(tmp_path: Path) -> None:
         ("[threads]\nintra_op = [2]", "must be a whole number"),
         ("[ddp]\nbucket_cap_mb = 1e9", "must be a number, at least 0.001"),
         ("[ddp]\nbucket_cap_mb = nan", "must be a number"),
+        ("[ddp]\nbucket_cap_mb = 1" + 400 * "0", "must be a number"),
         ("[loader.train]\npin_memory = 1", "must be true or false"),
         ("[loader.train]\nmultiprocessing_context = 'thread'", "must be one of fork, spawn, forkserver, in quotes"),
         ("[threads.layers]\nrnn = 0", "threads.layers.rnn must be"),

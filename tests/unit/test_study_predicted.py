@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic import make_manifest, make_run
 
 from tracekit.analysis.report_schema import Gain, Setting
 from tracekit.cli.locate import best_fixed_of, predicted_of
@@ -36,6 +37,19 @@ def test_what_is_as_it_was_recommended_was_predicted(
     settings = tmp_path / "settings.toml"
     settings.touch()
     assert predicted_of(settings if beside else tmp_path, AS_TOLD | edited) == still
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_was_predicted_beside_other_settings_is_no_gain_over_nothing_set(
+    tmp_path: Path, beside: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN a run that was recorded under a setting which is not its own recommendation."""
+    run = make_run(tmp_path / "run", [], manifest=make_manifest(settings={"threads.intra_op": 1}))
+    (run / "findings.json").write_bytes(msgspec.json.encode({"schema": 1, "settings": [WORKERS, AHEAD]}))
+    (run / "settings.toml").touch()
+    assert predicted_of(run / "settings.toml" if beside else run, AS_TOLD | {"threads.intra_op": 1}) == []
+    assert "recorded under threads.intra_op" in capsys.readouterr().err
+    assert predicted_of(run, AS_TOLD) == [WORKERS, AHEAD]  # it was taken out of the file
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The rounds of a study, on conditions whose times are drawn: when it stops, and what it says then."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -127,6 +128,39 @@ def test_an_idea_that_the_program_fails_under_is_left_out(fails: set[str], ideas
     made.measure(clock[0] + 200)
     assert made.comparisons()[0].verdict == ("faster" if len(fails) == 1 else "undecided")
     assert made.stopped.startswith("nothing is left to compare") == (len(fails) > 1)
+
+
+def test_a_round_in_which_an_idea_fails_is_none(clock: list[float]) -> None:
+    """GIVEN a condition under which the program fails in the first round THEN at least three others are made."""
+
+    class Fails(Drawn):
+        def measure_round(self, conditions: Sequence[Condition]) -> None:
+            if "b" in {each.name for each in conditions}:
+                raise StudyError("exit code 1 under b", "b")
+            super().measure_round(conditions)
+
+    def pass_time(seconds: float) -> None:
+        clock[0] += seconds
+
+    runs = Fails({"a": 10.0, "b": 9.0, "c": 8.0}, 0.01, 0, pass_time)
+    made = Rounds(runs, [Condition(name) for name in ("a", "b", "c")], lambda: [Pair("a", "c")], 0, {"b", "c"})
+    made.measure(clock[0] + 12.5)
+    assert made.comparisons()[0].pairs == len(runs.blocks["a"]) >= 3
+    assert f"after {len(runs.blocks['a'])} rounds" in made.stopped
+
+
+@pytest.mark.parametrize("fails_alone", [True, False])
+def test_turns_go_on_where_a_condition_has_failed_and_not_they(fails_alone: bool) -> None:
+    class Fails(StudyRuns):
+        def _measure(self, conditions: Sequence[Condition], turn_s: float | None) -> None:
+            if turn_s is not None or fails_alone:
+                raise StudyError("exit code 1", conditions[-1].name)
+
+    runs = Fails(Path(), [], lambda text: None)
+    runs.turn_s = 0.5
+    with pytest.raises(StudyError) if fails_alone else nullcontext():
+        runs.measure_round([Condition("a"), Condition("b")])
+    assert (runs.turn_s is not None) == fails_alone and ("in turns" in runs.how()) == (not fails_alone)
 
 
 def test_a_clear_gain_is_settled_early(clock: list[float]) -> None:

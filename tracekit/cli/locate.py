@@ -77,7 +77,9 @@ def best_fixed_of(given: Path) -> int | None:
 
 
 def predicted_of(given: Path, values: Mapping[str, Value]) -> "list[Setting]":
-    """What the run or study that the settings are of, or that their file is in, recommends, as far as these are it."""
+    """What the run or study that the settings are of, or that their file is in, recommends, as far as these are it.
+    Nothing where the run was recorded under others of them: it predicts what is gained over these, and not over nothing
+    set."""
     import msgspec
 
     from tracekit.analysis.report_schema import Setting
@@ -89,8 +91,22 @@ def predicted_of(given: Path, values: Mapping[str, Value]) -> "list[Setting]":
             told = msgspec.json.decode(found["settings"], type=list[Setting])
         except (OSError, LookupError, UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
             continue
-        return [each for each in told if _as_recommended(each, values)]
+        predicted = [each for each in told if _as_recommended(each, values)]
+        others = _recorded_under(path) & values.keys() - {each.name for each in told}
+        if not predicted or not others:
+            return predicted
+        say(f"{path}: recorded under {', '.join(sorted(others))}, so its prediction is no gain over nothing set")
     return []
+
+
+def _recorded_under(path: Path) -> set[str]:
+    """The names of the settings that a run was recorded under."""
+    from tracekit.run.reader import open_run
+
+    try:
+        return set(open_run(path).manifest.settings)
+    except RunError:  # a study, which has compared with nothing set
+        return set()
 
 
 def _as_recommended(setting: "Setting", values: Mapping[str, Value]) -> bool:

@@ -1,6 +1,7 @@
 """Every setting by name: its meaning, its values, what it changes, and whether this version can apply it."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -152,7 +153,7 @@ def check(name: str, value: object) -> Value:
     kind = find(name)
     if kind is None:
         raise SettingsError(f"no setting is called {name!r}{did_you_mean(name)}")
-    if kind.type is float and type(value) is int:
+    if kind.type is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
     if type(value) is not kind.type:
         raise SettingsError(f"{name} must be {_sort(kind)}, not {value!r}")

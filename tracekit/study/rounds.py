@@ -109,7 +109,8 @@ class Rounds:
         self._runs.try_alone(self._conditions[self._floor_pair.a])
         began = time.monotonic()
         looks: list[int] = []  # after so many rounds; planned once, so that no look is taken for what it showed
-        for done, order in enumerate(rounds(list(self._conditions), self._seed)):
+        for order in rounds(list(self._conditions), self._seed):
+            done = len(self._runs.blocks.get(self._floor_pair.a, []))  # not those in which a condition has failed
             each = (time.monotonic() - began) / done if done else self._runs.usual_seconds() * len(order)
             if done == _FEWEST_ROUNDS:
                 last = min(_MOST_ROUNDS, int((deadline - began) / each))

@@ -143,13 +143,19 @@ class StudyRuns:
         needed = len(conditions) * self._bytes
         if self.turn_s is not None and free is not None and needed > _SHARE_OF_MEMORY * free:
             self._one_by_one(f"{len(conditions)} of them would take {needed >> 20} MiB of memory")
+        before = self.turn_s, self.alone
         if self.turn_s is not None:
             try:
                 self._measure(conditions, self.turn_s)
                 return
             except (StudyError, TimeoutError) as error:  # what fails alone too will fail again
                 self._one_by_one(f"in turns {error}")
-        self._measure(conditions, None)
+        try:
+            self._measure(conditions, None)
+        except StudyError as error:
+            if error.condition is not None:  # that was it, and not the turns
+                self.turn_s, self.alone = before
+            raise
 
     def usual_seconds(self) -> float:
         """What one run takes."""
