@@ -39,14 +39,19 @@ def batch(tape: Tape, index: int) -> None:
     tape.add("batches", start, tape.now, loader="loader", epoch=0, index=index, worker=-1)
 
 
+@pytest.mark.parametrize("helping", [0, 1])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_making_batches_is_none_of_the_cpus_that_the_rest_keeps_busy(tmp_path: Path, threads: int) -> None:
-    """GIVEN a program that makes its batches on one thread and uses them on some THEN so many CPUs are busy then."""
+def test_making_batches_is_none_of_the_cpus_that_the_rest_keeps_busy(
+    tmp_path: Path, threads: int, helping: int
+) -> None:
+    """GIVEN a program that makes its batches on one thread, which others may help, and uses them on some THEN so many
+    CPUs are busy then."""
     tape = Tape(process=0, role="main")
     for index in range(BATCHES):
         batch(tape, index)
+        tape.rows["fetches"][-1]["others_ns"] = helping * ns(MAKE_MS)
         tape.gap(USE_MS)
-    cpu_ms = BATCHES * (MAKE_MS + threads * USE_MS)
+    cpu_ms = BATCHES * ((1 + helping) * MAKE_MS + threads * USE_MS)
     tape.counter("process.cpu_ns", round(cpu_ms * 1e6), 0, BATCHES * (MAKE_MS + USE_MS))
     assert costs(tmp_path / "run", tape).consumer_cpus == pytest.approx(threads, rel=0.03)
 

@@ -113,6 +113,26 @@ def test_what_a_team_of_threads_computed_may_take_a_worker_longer() -> None:
     assert highest[1] == pytest.approx(highest[0], rel=0.2) and highest[2] < 0.7 * highest[0]
 
 
+def test_threads_that_help_the_program_may_not_be_there_in_a_worker() -> None:
+    """GIVEN a program without workers, each of whose batches two threads compute, none of them torch's THEN a worker
+    takes as long, or, where such a pool has no thread in it, twice as long; to be expected is the former."""
+    found = replace(costs(0, cpu=0.02, consume=0.001), maker_cpus=2.0)
+    least, most = per_batch(found, 1)
+    by_one = per_batch(replace(found, maker_cpus=1.0), 1)
+    assert least == pytest.approx(by_one[0], rel=0.1) and most == pytest.approx(2 * by_one[1], rel=0.1)
+    (expected,) = (each.expected for each in forecasts(found, [1]).grid if each.settings.prefetch == 2)
+    assert expected == pytest.approx(by_one[1], rel=0.1)
+
+
+def test_workers_of_epochs_that_are_left_early_may_have_to_end_what_nobody_takes() -> None:
+    """GIVEN epochs of 10 batches of 50 ms that the program leaves early THEN with workers each may take 50 ms more."""
+    whole = replace(costs(0, blocked=0.05, readers=8), first=np.arange(BATCHES) % 10 == 0)
+    left = replace(whole, settings=msgspec.structs.replace(whole.settings, left_early=True))
+    (least, most), (as_least, as_most) = per_batch(left, 1), per_batch(whole, 1)
+    assert least == as_least and most == pytest.approx(as_most + 0.005, abs=0.001)
+    assert per_batch(left, 0) == per_batch(whole, 0)
+
+
 def test_waiting_for_storage_is_shared_out_among_workers() -> None:
     """GIVEN 40 ms of storage per batch and 10 ms of computing THEN so many workers suffice as read at once."""
     found = costs(blocked=0.04, readers=8)
@@ -638,6 +658,8 @@ def test_workers_that_persist_are_started_once() -> None:
     assert saved_by_persisting(replace(four, leaves_early=True), 2, 2) == 0.0
     hears = msgspec.structs.replace(four.settings, told_epochs=True)
     assert saved_by_persisting(replace(four, settings=hears), 2, 2) == 0.0
+    assert saved_by_persisting(replace(four, device=0.05), 2, 2) == 0.0  # a GPU works all the time
+    assert saved_by_persisting(replace(four, device=np.nan), 2, 2) == 0.0
     kept = Loader(num_workers=2, prefetch_factor=2, persistent_workers=True)
     assert saved_by_persisting(replace(four, settings=kept), 2, 2) == 0.0
 
@@ -661,6 +683,7 @@ def test_what_any_order_saves_is_known_of_uneven_batches_only() -> None:
     even = replace(costs(workers=2), blocked=np.full(BATCHES, 0.01))
     assert saved_in_any_order(replace(even, blocked=uneven), 2, 8) > 0.2
     assert saved_in_any_order(even, 2, 8) == pytest.approx(0.0, abs=0.01)
+    assert [saved_in_any_order(replace(even, blocked=uneven, device=each), 2, 8) for each in (0.2, np.nan)] == [0, 0]
     assert saved_in_any_order(replace(even, blocked=uneven), 1, 8) == 0.0
     taken = Loader(num_workers=2, prefetch_factor=8, in_order=False)
     assert saved_in_any_order(replace(even, blocked=uneven, settings=taken), 2, 8) == 0.0

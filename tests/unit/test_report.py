@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from ranks import ranks_run
 from synthetic import Tape, make_manifest, make_run, ns, train, training_run
 
 from tracekit.advice import analyze
+from tracekit.advice.loading import _advise
 from tracekit.analysis.report import report_json
-from tracekit.analysis.report_schema import Finding, Gain, LoaderSummary, Setting
+from tracekit.analysis.report_schema import Finding, Gain, LoaderForecast, LoaderSummary, Setting
 from tracekit.analysis.text import text_report
 from tracekit.analysis.words import shell_line, shortened, visible
 from tracekit.run.manifest import Loader, Missing
@@ -118,6 +120,21 @@ def test_what_goes_together_has_one_gain(tmp_path: Path) -> None:
     assert "num_workers: 4 instead of 0; loader.x.prefetch_factor: 2, not set before, together save 32% of a" in told
     assert "effect on results: order (num_workers), identical (prefetch_factor). both" in told
     assert told.count("32%") == 1 and "persistent_workers: True instead of False, saves 5% of a step" in told
+
+
+def test_settings_that_may_gain_are_told_where_those_that_lose_least_are_the_run_s(tmp_path: Path) -> None:
+    """GIVEN a run whose settings lose the least, whatever storage does, and others that may gain much or lose more THEN
+    what a probe would tell is of these."""
+    costs, summary, report = (
+        SimpleNamespace(loader="x", settings=Loader(made=1), in_turn_with="", in_loop=1.0, busy=0.1, alone=1.0),
+        LoaderSummary(0, "x", "train.py:3", 2, 2, 40, 1, 10.0, 0.5, {"cpu": 1.0}, 0.9, 2, 1.0, 0.0),
+        analyze(open_run(training_run(tmp_path / "run", steps=20))),
+    )
+    summary.forecasts = [LoaderForecast(2, 2, 10, 10, 10, seen=True), LoaderForecast(4, 2, 5, 9, 25)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracekit.advice.loading._share_of_loop", lambda costs, loop: 1.0)
+        settings, why = _advise(open_run(tmp_path / "run"), report, cast(Any, costs), summary, 1.0)
+    assert not settings and "with 4 workers of 2 batches ahead a step may take 50% less, or 150% more" in why
 
 
 def test_what_goes_together_for_several_reasons_has_one_gain_too(tmp_path: Path) -> None:

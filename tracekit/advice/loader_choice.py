@@ -12,6 +12,11 @@ PREFETCH = 2  # torch's default
 Time = Callable[[LoaderForecast], float]
 
 
+def is_now(loader: LoaderSummary, each: LoaderForecast) -> bool:
+    """Whether these are the settings that it has."""
+    return (each.num_workers, each.prefetch_factor) == (loader.num_workers, loader.prefetch_factor)
+
+
 def promising(loader: LoaderSummary) -> LoaderForecast | None:
     """The smallest settings that are within 1 % of those that lose least whichever storage it is. None without any."""
     best = [(time_of, min(map(time_of, loader.forecasts), default=0.0)) for time_of in by_storage(loader)]

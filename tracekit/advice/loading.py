@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from tracekit.advice.loader_choice import AS_GOOD, may_gain, missed_by, promising, smallest_as_good
+from tracekit.advice.loader_choice import AS_GOOD, is_now, may_gain, missed_by, promising, smallest_as_good
 from tracekit.advice.loader_effects import beside_results, effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
     how_long_it_waits,
@@ -195,13 +195,16 @@ def _advise(
     if not costs.in_loop:
         return [], f"{name} is read outside of the steps, so its settings make none of them shorter."
     chosen, share = promising(summary), _share_of_loop(costs, loop)
-    if chosen is None or summary.batch_ms <= min(each.expected_ms for each in summary.forecasts) * (1 + AS_GOOD):
+    least = min((each.expected_ms for each in summary.forecasts), default=summary.batch_ms)
+    is_as_good = summary.batch_ms <= least * (1 + AS_GOOD)
+    # A gain that was seen is worth more than a model's.
+    seen = [each for each in summary.forecasts if each.seen and not is_as_good]
+    if certain := [each for each in seen if _gain(summary, each, share).low > 0]:
+        chosen = smallest_as_good(certain, attrgetter("expected_ms"))
+    elif chosen is None or is_as_good or is_now(summary, chosen):
         chosen = None if chosen is None or costs.busy > _FULL else may_gain(summary)
-        if chosen is None or _gain(summary, chosen, share).high <= AS_GOOD:
-            return [], _why_nothing_helps(costs, summary)
-    else:  # a gain that was seen is worth more than a model's
-        certain = [each for each in summary.forecasts if each.seen and _gain(summary, each, share).low > 0]
-        chosen = smallest_as_good(certain, attrgetter("expected_ms")) or chosen
+    if chosen is None or _gain(summary, chosen, share).high <= AS_GOOD:
+        return [], _why_nothing_helps(costs, summary)
     gain = _gain(summary, chosen, share)
     what = in_words(chosen.num_workers, chosen.prefetch_factor)
     if gain.low <= 0:
@@ -278,8 +281,7 @@ def _further(
 
 def _what_was_seen(summary: LoaderSummary) -> str:
     """How long batches take with the settings of a probe, in words."""
-    now = summary.num_workers, summary.prefetch_factor
-    seen = [each for each in summary.forecasts if each.seen and (each.num_workers, each.prefetch_factor) != now]
+    seen = [each for each in summary.forecasts if each.seen and not is_now(summary, each)]
     ratios = [
         f"{each.expected_ms / summary.batch_ms:.2f} times as long as now ({each.low_ms / summary.batch_ms:.2f}"
         f" to {each.high_ms / summary.batch_ms:.2f}) with {in_words(each.num_workers, each.prefetch_factor)}"

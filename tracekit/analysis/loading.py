@@ -218,12 +218,13 @@ def _costs(
     handed = handover(batches, made_late, first, cpus, crowding.share_delayed, settings.storages)
     by_workers = int(np.count_nonzero(~itself))
     beside = beside_making(batches[itself], wait[itself], first[itself])
-    by_itself = float(cpu[itself].sum()) + beside * np.count_nonzero(itself)
+    warm = batches[batches["turn"] > 0]  # in its first batch a forked worker makes its own what it begins with
+    told = warm[warm["others_ns"] >= 0]
+    helped = 1 + share_of_cpu(told[told["worker"] < 0], "others_ns")  # by other threads
+    by_itself = float(cpu[itself].sum()) * helped + beside * np.count_nonzero(itself)
     delayed_itself = float(delayed[itself].sum()) / _NS
     computing, delayed_there = handed.computing + by_itself, handed.delayed + delayed_itself
     consume = crowding.alone(gap, computing + delayed_there, delayed_there, float(wait.sum() + gap.sum()))
-    warm = batches[batches["turn"] > 0]  # in its first batch a forked worker makes its own what it begins with
-    told = warm[warm["others_ns"] >= 0]
     most_alone = min(1 + share_of_cpu(told, "others_ns"), cpus) if len(told) else np.inf
     size = batches["bytes"].to_numpy()
     blocked = _filled(np.maximum(blocked, 0) / _NS, known)

@@ -92,7 +92,7 @@ def stops_s(costs: LoaderCosts, workers: int, cost: float = 1.0) -> float:
     """What ending the workers takes after each epoch that is replayed. Those that persist end with the program."""
     if not workers or costs.settings.persistent_workers:
         return 0.0
-    stop = costs.stop if costs.settings.num_workers else STOP_S * cost
+    stop = costs.stop + (0.0 if costs.settings.num_workers else STOP_S * cost)
     return stop * max(1.0, workers / costs.cpus) * len(typical_epochs(costs))
 
 

@@ -181,7 +181,7 @@ def saved_in_any_order(costs: LoaderCosts, workers: int, prefetch: int) -> float
     if workers < 2 or costs.settings.in_order is not True:
         return 0.0
     settings = LoaderSettings(workers, prefetch, True, *_startup(costs))
-    return 1 - time_of(costs, replace(settings, in_order=False), Storage()) / time_of(costs, settings, Storage())
+    return _saved(costs, *(time_of(costs, replace(settings, in_order=each), Storage()) for each in (True, False)))
 
 
 def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> float:
@@ -198,9 +198,15 @@ def saved_by_persisting(costs: LoaderCosts, workers: int, prefetch: int) -> floa
         return 0.0  # by the program, and one that persists never hears of it
     settings = LoaderSettings(workers, prefetch, costs.settings.in_order is not False, *_startup(costs))
     persisting = replace(costs, settings=msgspec.structs.replace(costs.settings, persistent_workers=True))
-    anew, kept = (time_of(each, settings, Storage()) * batches_of(costs) for each in (costs, persisting))
-    kept += stops_s(costs, workers) * starts_of(persisting) / starts_of(costs)  # the last ones end anyway
-    return 1 - kept / anew
+    ends = stops_s(costs, workers) * starts_of(persisting) / starts_of(costs)  # the last ones end anyway
+    kept = time_of(persisting, settings, Storage()) + ends / batches_of(costs)
+    return _saved(costs, time_of(costs, settings, Storage()), kept)
+
+
+def _saved(costs: LoaderCosts, now: float, then: float) -> float:
+    """The share that is saved of the time of a batch, which is no less than a GPU works for it; 0 where one may be used
+    and nobody saw for how long."""
+    return 0.0 if np.isnan(costs.device) else 1 - max(then, costs.device) / max(now, costs.device)
 
 
 def _missed(measured: float, replayed: float) -> float:
@@ -292,6 +298,10 @@ class _Known:
             possible, slow = _in_workers(costs, self.probe)
         storage = storages(costs, max(settings.workers, 1), self.storage)
         beside = besides if settings.workers else besides[:1]
+        if settings.workers and not costs.settings.num_workers and costs.settings.left_early:
+            # Workers end when they are through with the batch that they are at, which nobody takes any more.
+            at_it = float((costs.blocked + costs.cpu).mean())
+            slow = slow + [replace(each, stop=at_it) for each in possible + slow]
         if settings.workers > costs.settings.num_workers and costs.cores < costs.cpus:
             slow = [replace(each, cpus=costs.cores) for each in possible + slow] + slow  # a core gives two CPUs less
         boots = _boots(costs, self.probe, settings)
@@ -313,7 +323,8 @@ class _Known:
 
 def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCosts], list[LoaderCosts]]:
     """What batches that the program made itself would cost in workers, and what they might cost there: the threads that
-    had a part may be torch's, which workers do not have, or another library's, which they do. A probe tells."""
+    had a part may be torch's, which workers do not have, or another library's, which they do, or do not: a pool that
+    the program has started has no thread in a forked one. A probe tells."""
     has_seen_one = probe is not None and any(each.workers for each in probe.seen)
     if probe is not None and probe.costs.settings.num_workers:
         costs = replace(costs, maker_cpus=probe.costs.maker_cpus)
@@ -321,9 +332,9 @@ def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCos
         return [costs], []
     kept = _computed_first(costs)
     anew = [replace(costs, cpu=costs.cpu * kept, maker_cpus=1.0)] if kept > _KEPT else []
-    if costs.alone == 1:
-        return [costs], anew
-    return [replace(costs, maker_cpus=1.0)], [costs, replace(costs, cpu=costs.cpu * costs.alone, maker_cpus=1.0), *anew]
+    one_thread = max(costs.alone, costs.maker_cpus)
+    anew += [replace(costs, cpu=costs.cpu * one_thread, maker_cpus=1.0)] if one_thread > 1 else []
+    return ([costs], anew) if costs.alone == 1 else ([replace(costs, maker_cpus=1.0)], [costs, *anew])
 
 
 def _computed_first(costs: LoaderCosts) -> float:
