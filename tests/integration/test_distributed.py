@@ -382,8 +382,9 @@ def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned
     meetings = next(find_meetings(opened))
     assert meetings.ranks == [0, 1] and meetings.entered.shape[1] >= 150
     _, (clock,) = aligned(meetings)
-    # It is one machine, so both have the same clock, and what is told of them is as sure as is said.
-    assert abs(clock.offset_ns) <= abs(clock.unsure_ns) + 50_000
+    # It is one machine, so both have the same clock, and each supervisor says what it added to that.
+    (boot, added), (other_boot, other_added) = meetings.clocks
+    assert boot == other_boot and (clock.offset_ns, clock.unsure_ns) == (other_added - added, 0)
     own = np.array([False, True])
     for planted_s, drift in itertools.product((1, -1), (50e-6, -50e-6)):
         entered, left = meetings.entered.copy(), meetings.left.copy()

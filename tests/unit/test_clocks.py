@@ -1,15 +1,18 @@
 """Clocks of several hosts: an offset and a drift that were planted are found again, and causes come before effects."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from ranks import ranks_run
 
 from tracekit.analysis.clocks import aligned
-from tracekit.analysis.meetings import PHASES, Meetings
+from tracekit.analysis.meetings import PHASES, Meetings, find_meetings
+from tracekit.run.reader import open_run
 
 MEETINGS, STEP_NS, ONE_WAY_NS = 400, 20_000_000, 60_000
 BEGIN_NS = 1_750_000_000_000_000_000
@@ -138,6 +141,39 @@ def test_several_hosts_have_a_clock_each_and_one_host_none() -> None:
     same, none = aligned(met(["a", "a"]))
     assert none == []
     np.testing.assert_array_equal(same.entered, met(["a", "a"]).entered)
+
+
+def test_hosts_of_one_kernel_have_its_clock_though_one_always_comes_late() -> None:
+    """GIVEN supervisors beside each other on two nodes, which have added unlike much for Unix time THEN those of a node
+    are not apart by anything else, and only the nodes' clocks are unsure."""
+    truth = met(["a", "a.2", "b", "b.2"], last_late_ns=8_000_000)
+    truth = replace(truth, clocks=[("boot a", 7), ("boot a", 3_000_007), ("boot b", 0), ("boot b", -40)])
+    wrong = planted(planted(truth, "b", 1_000_000_000, 50), "b.2", 1_000_000_000, 50)
+    found, clocks = aligned(planted(planted(wrong, "a.2", 3_000_000, 0), "b.2", -40, 0))
+    assert [each.host for each in clocks] == ["a.2", "b", "b.2"]
+    assert (clocks[0].offset_ns, clocks[0].drift, clocks[0].unsure_ns) == (3_000_000, 0, 0)
+    np.testing.assert_array_equal(found.entered[1], truth.entered[1])
+    assert np.abs(found.entered - truth.entered).max() <= 50_000 <= clocks[1].unsure_ns == clocks[2].unsure_ns
+    assert np.ptp((found.entered - truth.entered)[2:], axis=0).max() < 10  # rounded
+
+
+@pytest.mark.parametrize("offset_ns", [1_000_000_000, -1_000_000_000])
+def test_clocks_that_cannot_be_one_are_told_apart_whatever_the_kernel(offset_ns: int) -> None:
+    """GIVEN a clock of its own beside that of the kernel, as in a time namespace."""
+    truth = replace(met(["a", "b"]), clocks=[("boot", 0), ("boot", 0)])
+    found, (clock,) = aligned(planted(truth, "b", offset_ns, 50))
+    assert np.abs(found.entered - truth.entered).max() <= 50_000 and clock.unsure_ns > 0
+
+
+def test_the_kernel_of_each_rank_s_clock_is_told_by_its_supervisor(tmp_path: Path) -> None:
+    run = ranks_run(tmp_path / "run", 3, 20, hosts=3)
+    for manifest, boot in zip(run.manifests, ("one", "one", ""), strict=True):
+        manifest.boot = boot
+        manifest.save(manifest.path_in(run.path))
+    meetings = next(find_meetings(open_run(run.path)))
+    assert meetings.clocks == [("one", 0), ("one", 0), ("", 0)]
+    _, clocks = aligned(meetings)
+    assert [each.unsure_ns > 0 for each in clocks] == [False, True]
 
 
 def test_a_clock_that_jumps_fits_no_line_and_that_is_told() -> None:

@@ -6,7 +6,9 @@ them as can be (a linear programme; cf. Doleschal et al. 2008, who interpolate a
 between them may be is how unsure it is. Where one host always comes late that is as much as it is late by; but all
 leave a meeting almost together, whoever was late, if that is quick, so the line goes as far towards the one that this
 tells as the bounds let it. Clocks drift otherwise as they get warm or are set right: where no straight line fits it has
-several pieces.
+several pieces. Hosts of one kernel, as supervisors beside each other on a node, have one clock, and what each added to
+it for Unix time is known: of these no line is asked, unless some of their meetings could not be then (a time namespace
+has a clock of its own).
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
-from tracekit.analysis.meetings import Floats, Meetings, Times
+from tracekit.analysis.meetings import Floats, Meetings, Times, may_have_one_clock
 
 # Of the bounds the tightest count; so many stretches of meetings have one of each.
 _STRETCHES = 200
@@ -56,6 +58,10 @@ class Clock:
         """How much further it went for each ns, on average."""
         return float((self.offsets_ns[-1] - self.offsets_ns[0]) / (self.at_ns[-1] - self.at_ns[0]))
 
+    def further(self, host: str, ahead_ns: int) -> "Clock":
+        """That of another host, which is always ahead of it by so much."""
+        return Clock(host, self.at_ns + ahead_ns, self.offsets_ns + ahead_ns, self.unsure_ns)
+
     def ahead(self, times: Times) -> Times:
         """By how much the host's clock is ahead at these times of its own, ns."""
         piece = np.clip(np.searchsorted(self.at_ns, times) - 1, 0, len(self.at_ns) - 2)
@@ -67,17 +73,38 @@ def aligned(meetings: Meetings) -> tuple[Meetings, list[Clock]]:
     """The meetings with all times by the clock of the first rank's host, and the clocks of the other hosts; [] where
     there are none."""
     hosts = np.array(meetings.hosts)
-    first = hosts == hosts[0]
-    at = int(meetings.left[first, 0].max())
-    clocks = [
-        _clock(host, at, meetings, first, hosts == host) for host in dict.fromkeys(meetings.hosts) if host != hosts[0]
-    ]
+    known = _known(meetings)
+    told_by = np.array([known[host][0] for host in meetings.hosts])
+    ahead = np.array([known[host][1] for host in meetings.hosts])[:, None]
+    of_kernels = replace(meetings, entered=meetings.entered - ahead, left=meetings.left - ahead)
+    first = told_by == hosts[0]
+    at = int(of_kernels.left[first, 0].max())
+    of_first = {hosts[0]: Clock(hosts[0], at + np.arange(2), np.zeros(2), 0.0)}
+    for host in dict.fromkeys(told_by[~first].tolist()):
+        of_first[host] = _clock(host, at, of_kernels, first, told_by == host)
+    clocks = [of_first[by].further(host, ahead_ns) for host, (by, ahead_ns) in known.items() if host != hosts[0]]
     entered, left = meetings.entered.copy(), meetings.left.copy()
     for clock in clocks:
         own = hosts == clock.host
         entered[own] -= clock.ahead(entered[own])
         left[own] -= clock.ahead(left[own])
     return replace(meetings, entered=entered, left=left), clocks
+
+
+def _known(meetings: Meetings) -> dict[str, tuple[str, int]]:
+    """By host, the first one whose clock it has, and by how much it is ahead of that one, ns: those of one kernel have
+    one clock, if their meetings can be then."""
+    hosts = np.array(meetings.hosts)
+    known = {host: (host, 0) for host in meetings.hosts}
+    firsts: dict[str, tuple[str, int]] = {}  # by boot: the first host, and what it added
+    for host, (boot, added) in dict(zip(meetings.hosts, meetings.clocks, strict=False)).items():
+        first, added_first = firsts.setdefault(boot or host, (host, added))
+        if host != first:
+            further, together = added - added_first, np.isin(hosts, (first, host))
+            ahead = np.where(hosts[together] == host, further, 0)[:, None]
+            if may_have_one_clock(meetings.entered[together] - ahead, meetings.left[together] - ahead):
+                known[host] = first, further
+    return known
 
 
 def _clock(host: str, at: int, meetings: Meetings, first: NDArray[np.bool_], own: NDArray[np.bool_]) -> Clock:

@@ -92,7 +92,7 @@ class Meetings:
     `blocked` and did not compute, as where it sleeps or waits for storage. NaN where that was not followed, as before
     the first meeting. Of its loading, who made the batches took so much for each of `MAKERS`, `awaited` (N, K, 2). What
     it did beside each meeting is told by itself, too: `besides` (N, K, phases and then kept). Of very many
-    meetings they are the share `looked_at`."""
+    meetings they are the share `looked_at`. The ranks' times are those of their `clocks`, as in `Person`."""
 
     group: str
     attempt: int
@@ -111,6 +111,7 @@ class Meetings:
     besides: Floats
     looked_at: float = 1.0
     processes: Sequence[int] = ()  # of the ranks
+    clocks: Sequence[tuple[str, int]] = ()
 
     @property
     def came(self) -> Times:
@@ -144,15 +145,18 @@ class Meetings:
         told of the ranks on each host, which have one clock."""
         hosts = np.array(self.hosts)
         of_hosts = [hosts == host for host in dict.fromkeys(self.hosts)]
-        too_early = (
-            np.count_nonzero(self.left[here].min(axis=0) < self.entered[here].max(axis=0)) for here in of_hosts
-        )
-        return max(too_early) <= max(_BY_ACCIDENT, _BY_ACCIDENT_SHARE * self.left.shape[1])
+        return all(may_have_one_clock(self.entered[here], self.left[here]) for here in of_hosts)
 
     @property
     def transfer(self) -> Times:
         """What went by from when the last one came, and each waited, until it left (N, K), ns."""
         return np.maximum(self.left - np.maximum(self.came.max(axis=0), self.came + self.beside), 0)
+
+
+def may_have_one_clock(entered: Times, left: Times) -> bool:
+    """Whether nobody leaves a meeting before the last one has entered it (N, K), but by accident."""
+    too_early = np.count_nonzero(left.min(axis=0) < entered.max(axis=0))
+    return too_early <= max(_BY_ACCIDENT, _BY_ACCIDENT_SHARE * left.shape[1])
 
 
 def find_ways(run: Run, who: Person) -> list[Way]:
@@ -272,7 +276,7 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     looked_at = 1.0 if are_all else len(common) / max(len(way.sequence) / way.looked_at for way in members)
     return Meetings(
         group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides,
-        looked_at, [way.who.process for way in members],
+        looked_at, [way.who.process for way in members], [way.who.clock for way in members],
     )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ _ANY_HOST = ""
 class Person:
     """Who a process is. `role` is None where it did not get as far as saying it, `rank` -1 where it is none, of a
     `world` of so many; `began_ns` is Unix time; `workers` are the processes that its loaders started; `parent` is -1
-    where it is not part of the run."""
+    where it is not part of the run. Its times are those of the `clock` of a kernel, of one boot ("" where that is not
+    known), and what was added to it for Unix time, ns."""
 
     process: int
     role: str | None = None
@@ -25,6 +26,7 @@ class Person:
     workers: tuple[int, ...] = ()
     world: int = -1
     parent: int = -1
+    clock: tuple[str, int] = ("", 0)
 
     @property
     def is_helper(self) -> bool:
@@ -50,14 +52,17 @@ def find_people(run: Run) -> list[Person]:
     rows = run.sql(
         "SELECT process, coalesce(any_value(role), '') AS role, coalesce(max(rank), -1) AS rank, "
         "coalesce(max(attempt), 0) AS attempt, coalesce(any_value(host), '') AS host, min(start_ns) AS start_ns, "
-        "max(worker) AS worker, coalesce(max(world_size), -1) AS world, coalesce(max(parent), -1) AS parent "
+        "max(worker) AS worker, coalesce(max(world_size), -1) AS world, coalesce(max(parent), -1) AS parent, "
+        "coalesce(any_value(clock_offset_ns), 0) AS clock_offset_ns "
         "FROM processes GROUP BY process ORDER BY process"
     )
     workers = _workers(run) if (rows["worker"] >= 0).any() else {}
+    boots = {manifest.host: manifest.boot for manifest in run.manifests}
     people = [
         Person(
             int(row.process), row.role, int(row.rank), int(row.attempt), row.host, int(row.start_ns),
             tuple(workers.get(int(row.process), ())), int(row.world), int(row.parent),
+            (boots.get(row.host, ""), int(row.clock_offset_ns)),
         )
         for row in rows.itertuples(index=False)
     ]  # fmt: skip
