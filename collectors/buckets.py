@@ -351,11 +351,12 @@ class Buckets:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             phases = agent.phases
+            if phases is not None:
+                phases.by_calls = False  # the model's own say it, those of the loss would cost more
             if phases is None or not phases.follows:
                 return original(*args, **kwargs)
             for state in list(self._passes):
                 state.called()
-            phases.by_calls = False  # the model's own say it, those of the loss would cost more
             phases.enter(FORWARD)
             try:
                 return original(*args, **kwargs)

@@ -186,6 +186,8 @@ class PhaseClock:
         self._agent.spool.note((self._words[phase], tid, now, now, cpu, self._waited_ns, 0, 0, 0, 0, _CHANGE))
 
     def _is_followed(self) -> bool:
+        if self.by_calls and self._agent.calls_go_past is not None:
+            return False  # nothing tells the forward pass: it would be "other" on this rank alone
         governor, before = self._agent.governor, self._block
         self._block = block = self._step // _ON_END
         if block != before:

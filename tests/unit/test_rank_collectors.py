@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tracekit.collectors import in_flight, phase_clock
+from tracekit.collectors.buckets import Buckets
 from tracekit.collectors.collectives import Collectives
 from tracekit.collectors.in_flight import NOT_SEEN, InFlight, Sent
 from tracekit.collectors.phase_clock import (
@@ -34,6 +35,7 @@ class Agent:
         self.noted: list[tuple[int, ...]] = []
         self.words: list[str] = []
         self.spool = SimpleNamespace(note=self.noted.append, intern=self._intern)
+        self.calls_go_past: object = None
         self.governor = SimpleNamespace(steps=0, spent_ns=0, typical_step_ns=step_ns, budget=0.01)
         for module in (in_flight, phase_clock):
             monkeypatch.setattr(module, "clock", self._clock)
@@ -164,6 +166,26 @@ def test_of_short_steps_only_as_many_are_followed_as_the_budget_pays_for(monkeyp
     assert agent.phases().count(FORWARD) == agent.phases().count(OPTIMIZER)
     spent = agent.governor.spent_ns / (4000 * agent.governor.typical_step_ns)
     assert spent < 0.05
+    clock.stop()
+
+
+@pytest.mark.parametrize("by_calls", [True, False])
+def test_steps_are_not_followed_in_which_nothing_tells_the_forward_pass(by_calls: bool, agent: Any) -> None:
+    """GIVEN calls that go past us on a rank, as they cost it too much THEN its forward pass is no other phase, and
+    where those calls alone tell it, its phases are not known; a model that is wrapped tells it, when it is called."""
+    clock = PhaseClock(agent)
+    agent.calls_go_past, clock.by_calls = object(), by_calls
+    agent.governor.steps = 1
+    clock.enter(BACKWARD)
+    clock.leave(BACKWARD)
+    clock.step_ended()
+    assert clock.follows != by_calls and (agent.phases()[-1] == NOT_KNOWN) == by_calls
+    buckets = Buckets.__new__(Buckets)
+    buckets._agent, buckets._passes = SimpleNamespace(phases=clock), []  # type: ignore[assignment]
+    buckets._in_forward(lambda: None)()
+    agent.governor.steps = 2
+    clock.step_ended()
+    assert clock.follows
     clock.stop()
 
 
