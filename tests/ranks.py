@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from synthetic import Tape, make_run, ns
+from synthetic import Tape, make_manifest, make_run, ns
 
 from tracekit.run.reader import Run, open_run
 
@@ -50,13 +50,15 @@ def ranks_run(
     gives: bool = False,
     extra: Callable[[int], bool] = lambda step: False,
     ahead_ms: float = 0.0,
+    cpus: int = 4,
+    threads: int = 1,
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
     each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
     phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells. Before
     the forward pass rank 0 `gives` all others its buffers, which they wait for; behind `extra` steps all meet once
-    more. The clocks of all hosts but the first are `ahead_ms`."""
+    more. The clocks of all hosts but the first are `ahead_ms`. `threads` share an operator, on so many `cpus`."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
@@ -143,4 +145,5 @@ def ranks_run(
             sequence += 1
     for row in (row for tape in tapes if tape.host != tapes[0].host for rows in tape.rows.values() for row in rows):
         row |= {name: cast(int, row[name]) + ns(ahead_ms) for name in ("start_ns", "ready_ns") if name in row}
-    return open_run(make_run(path, tapes))
+    # As torchrun has it: one thread, unless the program says more.
+    return open_run(make_run(path, tapes, manifest=make_manifest(cpus, intra_op=threads)))

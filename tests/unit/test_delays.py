@@ -151,6 +151,34 @@ def test_ranks_that_are_late_in_another_order_are_all_named(
     assert all(words in each.title for each in report.findings if each.id == "delay.root_cause")
 
 
+@pytest.mark.parametrize(("phase", "whose", "computes", "threads", "cpus", "is_named"), [
+    ("backward", lambda step: step // 10, True, 2, 2, False),
+    ("backward", lambda step: step // 10, True, 2, 6, True),
+    ("backward", lambda step: step // 10, True, 1, 2, True),
+    ("backward", lambda step: int(RANDOM[step]), False, 4, 2, False),
+    ("loading", lambda step: int(RANDOM[step]), False, 4, 2, True),
+    ("backward", lambda step: 0, False, 4, 2, True),
+])  # fmt: skip
+def test_threads_that_wait_for_each_other_make_no_rank_late_now_and_then(
+    phase: str,
+    whose: Callable[[int], int],
+    computes: bool,
+    threads: int,
+    cpus: int,
+    is_named: bool,
+    tmp_path: Path,
+) -> None:
+    """GIVEN ranks that are longer in a phase for some steps, as where the threads that share an operator have too few
+    CPUs THEN these name nobody for a phase of operators, but who is late in the mean over all steps; it is told."""
+    late = both(delay(phase, 0.1 * STEP_MS, lambda step: whose(step) % 2), noise(0.003))
+    kept = noise(0.0001)
+    run = ranks_run(tmp_path / "run", longer=late, kept=kept, computes=computes, cpus=cpus, threads=threads)
+    report = analyze(run)
+    assert {each.phase for each in report.ranks[0].delays} == {phase} if is_named else not report.ranks[0].delays
+    is_told = any(note.what == "who is late now and then in forward, backward, optimizer" for note in report.missing)
+    assert is_told == (threads > 1 and cpus == 2)
+
+
 @pytest.mark.parametrize(("phase", "share", "is_named"), [
     ("backward", 0.012, None), ("backward", 0.03, "undecided"), ("backward", 0.05, "root_cause"),
     ("forward", 0.012, None), ("forward", 0.03, "root_cause"),

@@ -12,7 +12,8 @@ from tracekit.analysis.counters import Increases
 from tracekit.analysis.intervals import union
 from tracekit.analysis.people import ranks_beside, ranks_of, world_of
 from tracekit.analysis.steps import Steps
-from tracekit.run.manifest import Manifest, Wrapped
+from tracekit.analysis.teams import crowded_team
+from tracekit.run.manifest import Wrapped
 from tracekit.run.reader import Run
 
 Floats = NDArray[np.float64]
@@ -138,8 +139,11 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
     if len(seen) < _FEWEST_PASSES:
         return f"{len(seen)} passes with the same buckets were seen"
     together = ranks_beside(run, steps.main)
-    if why := _crowded(here.manifest, together):
-        return why
+    if threads := crowded_team(here.manifest, together):
+        return (
+            f"each operator has {threads} threads, which share the CPUs with what sends them, and how long they then"
+            " wait for each other no run tells"
+        )
     each = usual.groupby("bucket").median(numeric_only=True)
     own = steps.of(steps.main)
     durations = own["duration_ns"].to_numpy() / _NS
@@ -172,18 +176,6 @@ def _why_none(buckets: pd.DataFrame) -> str:
     if buckets.empty:
         return "no gradient bucket was seen"
     return "when buckets of gradients on a device are back is not seen"  # or they have failed, or nobody asks for them
-
-
-def _crowded(manifest: Manifest, ranks: int) -> str:
-    """Why nothing can be told where the threads of operators leave no CPU to what sends the gradients; "" where they
-    do, or there is one of them, whose CPU time is told apart."""
-    threads = manifest.torch.intra_op if manifest.torch is not None else 0
-    if threads < 2 or manifest.cpu.usable / ranks >= threads + 1:
-        return ""
-    return (
-        f"each operator has {threads} threads, which share the CPUs with what sends them, and how long they then wait"
-        " for each other no run tells"
-    )
 
 
 def _passes_per_step(buckets: pd.DataFrame, steps: pd.DataFrame) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.analysis.clocks import aligned
 from tracekit.analysis.communication import Communication, of_group, overlap, parts
-from tracekit.analysis.delays import Delay, find_delays
+from tracekit.analysis.delays import OF_OPERATORS, Delay, find_delays
 from tracekit.analysis.efficiency import critical_path, efficiency
 from tracekit.analysis.hanging import hanging
 from tracekit.analysis.meetings import Meetings, Times, Way, meetings_of
@@ -29,10 +29,14 @@ NOT_TOLD = "who waited for whom in group "
 
 
 def rank_groups(
-    ways: Sequence[Way], people: Sequence[Person], steps: Steps, communication: Sequence[Communication] = ()
+    ways: Sequence[Way],
+    people: Sequence[Person],
+    steps: Steps,
+    communication: Sequence[Communication] = (),
+    team: int = 0,
 ) -> tuple[list[RankGroup], list[Missing]]:
     """What is known of each group of ranks that met at least twice, those that met most often first; and of which
-    nothing can be told."""
+    nothing can be told. `team`: of how many threads operators have, where these have too few CPUs."""
     own = steps.of(steps.main)
     usual, ends = float(own["duration_ns"].median()), (own["start_ns"] + own["duration_ns"]).to_numpy(np.int64)
     groups: list[RankGroup] = []
@@ -45,7 +49,10 @@ def rank_groups(
             )
             missing.append(Missing(NOT_TOLD + each.group, why))
         elif each.entered.shape[1] > 1:
-            groups.append(_group(each, usual, ends, of_group(communication, each)))
+            groups.append(_group(each, usual, ends, of_group(communication, each), team > 0))
+    if groups and team:
+        why = f"the {team} threads of each operator have too few CPUs, and wait for each other"
+        missing.append(Missing(f"who is late now and then in {', '.join(OF_OPERATORS)}", why))
     return groups, missing
 
 
@@ -89,13 +96,13 @@ def why_nobody(group: RankGroup) -> str:
 
 
 def _group(
-    as_recorded: Meetings, step_ns: float, step_ends: Times, communication: Sequence[Communication]
+    as_recorded: Meetings, step_ns: float, step_ends: Times, communication: Sequence[Communication], is_crowded: bool
 ) -> RankGroup:
     meetings, clocks = aligned(as_recorded)
     begins, ends = meetings.stretches
     spent = float((meetings.left[:, ends] - meetings.left[:, begins]).sum()) / 1e9
     usual_ns = step_ns if step_ns > 0 else float(np.diff(meetings.left[0]).mean())
-    found = find_delays(meetings, usual_ns, np.sort(step_ends))
+    found = find_delays(meetings, usual_ns, np.sort(step_ends), is_crowded=is_crowded)
     shared = efficiency(meetings)
     tree = {} if shared is None else {
         "parallel": shared.parallel,

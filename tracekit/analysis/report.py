@@ -16,7 +16,7 @@ from tracekit.analysis.layers import layer_times
 from tracekit.analysis.neighbours import neighbours
 from tracekit.analysis.noise_effects import noise_effects
 from tracekit.analysis.operators import operator_times
-from tracekit.analysis.people import find_people
+from tracekit.analysis.people import find_people, ranks_beside
 from tracekit.analysis.phases import PHASES, phase_shares, step_phases
 from tracekit.analysis.ranks import rank_groups, unfinished
 from tracekit.analysis.report_schema import (
@@ -34,6 +34,7 @@ from tracekit.analysis.report_schema import (
     ThreadExploration,
 )
 from tracekit.analysis.steps import Steps, steps_of
+from tracekit.analysis.teams import crowded_team
 from tracekit.analysis.threads import Crowding, crowding
 from tracekit.run.reader import Run
 from tracekit.settings.inside import is_refusal
@@ -57,7 +58,9 @@ def analyze(run: Run, advisors: Sequence[Advisor] = (), each: Each = in_turn) ->
     in_order = sorted(looping, key=lambda account: account.person.process)
     manifest = run.manifest
     ways = [way for account in accounts for way in account.ways]
-    ranks, untold = rank_groups(ways, people, steps, [each for account in accounts for each in account.communication])
+    team = 0 if main is None or not ways else crowded_team(here.manifest, ranks_beside(run, main))
+    communication = [each for account in accounts for each in account.communication]
+    ranks, untold = rank_groups(ways, people, steps, communication, team)
     unfinished_of = [note for account in in_order for note in account.unfinished]
     missing = list(dict.fromkeys([*all_missing(run, main is not None, unfinished_of), *untold]))
     report = Report(

@@ -1,10 +1,18 @@
 """Teams: torch shares the work of an operator among threads in the program; in a worker of a loader one thread has it
 all."""
 
+from tracekit.run.manifest import Manifest
 from tracekit.run.reader import Run
 
 # Operators are looked at in so many windows of the profiler: `--profile full` has four a second.
 _MOST_WINDOWS = 64
+
+
+def crowded_team(manifest: Manifest, ranks: int) -> int:
+    """How many threads share an operator, where those of so many ranks leave no CPU to what sends the gradients, and so
+    wait for each other; 0 where they do, or there is one of them, whose CPU time is told apart."""
+    threads = manifest.torch.intra_op if manifest.torch is not None else 0
+    return threads if threads > 1 and manifest.cpu.usable / ranks < threads + 1 else 0
 
 
 def share_of_operators(run: Run, process: int, loader: str) -> float:
