@@ -71,22 +71,24 @@ class InFlight:
         program got an error it may be that of one of them."""
         works = self._works
         go_on: list[tuple[Sent, Callable[[], bool], int]] = []
-        for _ in range(len(works)):
-            if len(go_on) == _AHEAD and not (have_buckets or after_error):
-                break
-            try:
-                sent, is_done, not_before = works.popleft()
-            except IndexError:  # another thread looks too
-                break
-            now = clock()
-            if (have_buckets and sent.how >= BUCKET) or is_done():
-                failed = after_error and _has_failed(is_done)
-                self.has_failed |= failed
-                self._sent.pop(_id_of(is_done), None)
-                self.note(sent, now, NOT_SEEN if failed else min(now - not_before, _LONGEST_UNSURE))
-            else:
+        try:
+            for _ in range(len(works)):
+                if len(go_on) == _AHEAD and not (have_buckets or after_error):
+                    break
+                try:
+                    sent, is_done, not_before = works.popleft()
+                except IndexError:  # another thread looks too
+                    break
+                now = clock()
                 go_on.append((sent, is_done, now))
-        works.extendleft(reversed(go_on))
+                if (have_buckets and sent.how >= BUCKET) or is_done():
+                    failed = after_error and _has_failed(is_done)
+                    self.has_failed |= failed
+                    go_on.pop()
+                    self._sent.pop(_id_of(is_done), None)
+                    self.note(sent, now, NOT_SEEN if failed else min(now - not_before, _LONGEST_UNSURE))
+        finally:  # a handler of the program's for a signal may raise what the program goes on from
+            works.extendleft(reversed(go_on))
 
     @property
     def oldest(self) -> Sent | None:

@@ -52,13 +52,15 @@ def ranks_run(
     ahead_ms: float = 0.0,
     cpus: int = 4,
     threads: int = 1,
+    group: Callable[[int], str] = lambda rank: "world",
 ) -> Run:
     """A run in which all ranks wait for each other at the end of each backward pass, in two buckets; `missing` says of
     which rank and step there is no record of it. What phases take goes by blocked, unless it `computes`. `made_with`:
     each rank is seen to make its batches, and computes for so much of that time. Of steps that are `left_out` neither
     phases nor buckets are recorded. At the end of a phase garbage is collected for as long as `collects` tells. Before
     the forward pass rank 0 `gives` all others its buffers, which they wait for; behind `extra` steps all meet once
-    more. The clocks of all hosts but the first are `ahead_ms`. `threads` share an operator, on so many `cpus`."""
+    more. The clocks of all hosts but the first are `ahead_ms`. `threads` share an operator, on so many `cpus`.
+    The gradients of each rank meet those of its `group`."""
     tapes = [
         Tape(process=rank, role=f"rank {rank}", rank=rank, thread=100 + rank, host=f"node{rank * hosts // ranks}")
         for rank in range(ranks)
@@ -111,7 +113,15 @@ def ranks_run(
             if not missing(rank, step) and not left_out(step):
                 unsure = left - early  # nobody has looked meanwhile
                 tape.met(
-                    early, early, left, sequence + 1, bucket=0, is_async=True, bytes=bucket_bytes[0], unsure_ns=unsure
+                    early,
+                    early,
+                    left,
+                    sequence + 1,
+                    bucket=0,
+                    is_async=True,
+                    bytes=bucket_bytes[0],
+                    unsure_ns=unsure,
+                    group=group(rank),
                 )
                 unsure = left - entered  # nor before the loop has waited for it
                 tape.met(
@@ -123,6 +133,7 @@ def ranks_run(
                     is_async=True,
                     bytes=bucket_bytes[1],
                     unsure_ns=unsure,
+                    group=group(rank),
                 )
             tape.now = left
             tape.add("spans", start, left, kind="phase", name="backward", layer=0)

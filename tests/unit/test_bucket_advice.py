@@ -65,6 +65,16 @@ def test_waiting_for_a_late_rank_is_no_cost_of_the_network(tmp_path: Path) -> No
     assert saved[0] == pytest.approx(saved[1], abs=0.5)
 
 
+def test_gradients_of_some_ranks_are_those_of_the_group_that_they_meet_in(tmp_path: Path) -> None:
+    """GIVEN two groups of two ranks each, whose buckets have the same numbers THEN what is told is of one of them."""
+    found = ranks_run(
+        tmp_path / "run", 4, 60, computes=True, bucket_bytes=(FIRST, SECOND), group=lambda rank: "ab"[rank % 2]
+    )
+    found.manifest.ddp = [wrapped(1024, MIB, 2 * MIB, 2 * MIB)]
+    report = analyze(found)
+    assert report.buckets is not None and report.buckets.ranks == 2, report.advice
+
+
 @pytest.mark.parametrize("away_ms", [0.5, 6.0])
 def test_a_pass_that_was_off_its_cpu_is_no_cost_of_the_network(away_ms: float, tmp_path: Path) -> None:
     """GIVEN ranks that something else keeps from their CPUs in each backward pass, as a loader on the same CPU does, or

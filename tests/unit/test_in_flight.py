@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tracekit.collectors.in_flight import InFlight, Sent
 from tracekit.record.wire import BUCKET
 
@@ -46,6 +48,24 @@ def test_who_is_done_is_noted_in_order_and_the_rest_keeps_its_place() -> None:
         work.is_done = True
     in_flight.look()
     assert noted == [0, 1, 3, 2, 4, 5] and in_flight.is_over
+
+
+def test_a_signal_in_between_loses_nothing() -> None:
+    """GIVEN a handler of the program's that raises while we look THEN all that goes on is still there, in its order."""
+    in_flight, works, noted = begun(4)
+    works[0].is_done = True
+
+    def interrupted() -> bool:
+        raise TimeoutError
+
+    in_flight.forget()
+    for number, work in enumerate(works):
+        in_flight.add(work.sent, interrupted if number == 2 else work.is_completed)
+    with pytest.raises(TimeoutError):
+        in_flight.look()
+    assert noted == [0] and in_flight.oldest is works[1].sent
+    in_flight.give_up()
+    assert noted == [0, 1, 2, 3]
 
 
 def test_all_buckets_are_noted_where_the_reducer_has_them() -> None:

@@ -42,6 +42,17 @@ def test_who_never_came_is_named(
     assert words in never.title
 
 
+def test_of_whose_recording_has_no_end_it_is_not_known_whether_they_came(tmp_path: Path) -> None:
+    """GIVEN a host whose supervisor was killed, or goes on, some seconds behind THEN its rank was not seen to come."""
+    run = hanging(tmp_path / "run", {0: 5, 1: 3}, {0})
+    run.manifest.ended_ns = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracekit.analysis.ranks.still_records", lambda manifest: False)
+        (never,) = [each for each in analyze(run).findings if each.id == "distributed.never_ended"]
+    assert not never.evidence["missing"] and never.evidence["unseen"] == [1]
+    assert "rank 1 was not seen to wait in it" in never.title
+
+
 def test_who_is_behind_in_buckets_that_went_past_never_came_to_the_next(tmp_path: Path) -> None:
     """GIVEN two ranks in a backward pass whose buckets went past us, of which one has come to one more THEN nobody is
     said to be in the one before."""

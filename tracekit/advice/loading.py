@@ -1,12 +1,13 @@
 """Loading: how many workers, how many batches ahead, for each loader of the program."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 
+from tracekit.advice.late_loaders import late_loaders
 from tracekit.advice.loader_choice import AS_GOOD, is_now, may_gain, missed_by, promising, smallest_as_good
 from tracekit.advice.loader_effects import beside_results, effect_of, why_no_workers
 from tracekit.advice.loader_findings import (
@@ -19,17 +20,16 @@ from tracekit.advice.loader_findings import (
     why_it_waits,
     workers_that_import,
 )
+from tracekit.advice.loader_summary import loop_s, summary_of
 from tracekit.analysis.loading import LoaderCosts, loader_costs
 from tracekit.analysis.probes import Probe, probes
 from tracekit.analysis.report_schema import Advice, Gain, LoaderForecast, LoaderSummary, Report, Setting
 from tracekit.analysis.steps import steps_of
 from tracekit.analysis.words import in_words, shell_line
 from tracekit.errors import RunError
-from tracekit.models.loader_epochs import as_crowded, measured_time, usual_wait, waited_s
+from tracekit.models.loader_epochs import as_crowded, measured_time
 from tracekit.models.loader_memory import has_files, has_memory, left_by, needed, what_is_not_known
-from tracekit.models.loader_split import split
 from tracekit.models.loading import (
-    Forecasts,
     forecasts,
     saved_by_persisting,
     saved_in_any_order,
@@ -57,7 +57,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
     even the least that is predicted for it is a gain. Fills `report.loaders`, adds the findings of `loader_findings`.
     """
     steps = steps_of(run, report.steps.process)
-    run = run if steps.main is None else run.near(steps.main)
+    whole, run = run, run if steps.main is None else run.near(steps.main)
     settings: list[Setting] = []
     whys: list[str] = []
     probed, why_none = _probes(run)
@@ -81,11 +81,9 @@ def loader_settings(run: Run, report: Report) -> Advice:
         others = [(each, *cells[each.loader]) for each in found if each.loader != costs.loader]
         costs = replace(costs, memory=left_by(others, costs.memory))  # all may have their workers at the same time
         costs = as_crowded(costs)
-        window = steps.window(costs.process)
-        loop = (window[1] - window[0]) / 1e9 if window else 0.0
-        probe = probed.get(costs.loader)
+        probe, loop = probed.get(costs.loader), loop_s(steps, costs.process)
         predicted = forecasts(costs, [costs.settings.num_workers] if costs.settings.iterable else None, probe)
-        summary = _summary(costs, predicted, loop, probe)
+        summary = summary_of(costs, predicted, loop, probe)
         report.loaders.append(summary)
         if summary.split:
             report.findings.append(why_it_waits(summary))
@@ -104,6 +102,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         whys.append(why)
         cells[costs.loader] = _recommended(made, summary)
     report.loaders.sort(key=lambda each: each.loader)
+    report.findings += late_loaders(whole, report)
     report.findings += [
         predictability(name, each) for name, each in run.manifest.loaders.items() if each.predictability
     ]
@@ -120,60 +119,6 @@ def _probes(run: Run) -> tuple[dict[str, Probe], str]:
         return probes(run), ""
     except RunError as error:
         return {}, str(error)
-
-
-def _summary(costs: LoaderCosts, predicted: Forecasts, loop: float, probe: Probe | None) -> LoaderSummary:
-    why, waited = split(costs), waited_s(costs)
-    whole = max(loop, waited + float(costs.gap.sum()))
-    making = float((costs.blocked + costs.cpu).sum())
-    workers = max(costs.settings.num_workers, 1)
-    return LoaderSummary(
-        process=costs.process,
-        loader=costs.loader,
-        place=costs.settings.place,
-        num_workers=costs.settings.num_workers,
-        prefetch_factor=costs.settings.prefetch_factor or 0,
-        batches=len(costs),
-        epochs=int(costs.first.sum()),
-        batch_ms=predicted.current.expected * _MS,
-        wait=waited / whole if whole else 0.0,
-        usual_wait=min(waited / whole * usual_wait(costs), 1.0) if whole else 0.0,
-        split={name: share for name, share in asdict(why).items() if name not in ("order", "slowed")} if why else {},
-        order=why.order if why else 0.0,
-        sampler=costs.settings.sampler,
-        persistent_workers=costs.settings.persistent_workers,
-        in_order=costs.settings.in_order is not False,
-        busy=min(making / (workers * whole), 1.0) if whole else 0.0,
-        readers=max(costs.readers, probe.costs.readers if probe else 0),
-        probed=probe is not None,
-        known=costs.known,
-        error=predicted.error,
-        predictability=costs.settings.predictability,
-        worker_bytes=costs.worker_bytes if costs.seen_working else 0,
-        ahead_bytes=needed(costs, costs.settings.num_workers, costs.settings.prefetch_factor or 2)[0]
-        if costs.largest_batch is not None
-        else None,
-        collating=costs.collating,
-        unexplained=_unexplained(costs, predicted),
-        slowed=why.slowed if why else 0.0,
-        forecasts=[
-            LoaderForecast(
-                each.settings.workers,
-                each.settings.prefetch if each.settings.workers else 0,
-                each.low * _MS,
-                each.expected * _MS,
-                each.high * _MS,
-                each.seen,
-            )
-            for each in predicted.grid
-        ],
-    )
-
-
-def _unexplained(costs: LoaderCosts, predicted: Forecasts) -> float:
-    """What the costs explain too much or too little of the time of a batch, as a share of the waiting for it."""
-    waited = waited_s(costs) / len(costs)
-    return min(predicted.error * predicted.current.expected / waited, 1.0) if waited > 0 else 0.0
 
 
 def _advise(

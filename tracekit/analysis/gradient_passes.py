@@ -38,7 +38,7 @@ PASSES = """
     ) WHERE before_ns IS NULL OR start_ns >= before_ns
 """
 _BUCKETS = f"""
-    SELECT met.process, number, bucket, bytes, sequence, pass.start_ns, ready_ns,
+    SELECT met.process, "group", number, bucket, bytes, sequence, pass.start_ns, ready_ns,
            min(unsure_ns) OVER (PARTITION BY met.process, number) AS least_unsure_ns, unsure_ns,
            pass.duration_ns / 1e9 AS took,
            (ready_ns - pass.start_ns) / 1e9 AS there, (met.start_ns + met.duration_ns - pass.start_ns) / 1e9 AS back
@@ -47,12 +47,21 @@ _BUCKETS = f"""
     WHERE ready_ns <= pass.start_ns + pass.duration_ns
 """
 _WITH_BUCKETS = f"SELECT DISTINCT process, number FROM ({_BUCKETS}) WHERE number > {_FIRST_PASSES}"
-# Of each pass, by the number of its last bucket, the rank that waits for nobody: all have it back at the same time, and
-# there it was under way for the shortest. That needs no clocks that agree. `seen` ranks have a record of the pass.
+# The ranks whose gradients meet those of a process, and the group that they are of: all ranks of the job, or some.
+_GROUP = """
+    SELECT any_value("group") AS name, count(DISTINCT process) AS ranks FROM collectives
+    WHERE bucket >= 0 AND process IN ({ranks}) AND "group" IN (
+        SELECT "group" FROM collectives WHERE bucket >= 0 AND process = $1
+        GROUP BY 1 ORDER BY count(*) DESC LIMIT 1
+    )
+"""
+# Of each pass of a group, by the number of its last bucket, the rank that waits for nobody: all have it back at the
+# same time, and there it was under way for the shortest. That needs no clocks that agree. `seen` ranks have a record of
+# the pass.
 _OF_THE_LAST = f"""
     WITH buckets AS ({_BUCKETS}), passes AS (
         SELECT process, number, max(sequence) AS meeting, arg_max(back - there, sequence) AS under_way
-        FROM buckets WHERE least_unsure_ns >= 0 GROUP BY process, number
+        FROM buckets WHERE least_unsure_ns >= 0 AND "group" = $1 GROUP BY process, number
     ), latest AS (
         SELECT meeting, arg_min(process, under_way) AS process, arg_min(number, under_way) AS number, count(*) AS seen
         FROM passes GROUP BY meeting
@@ -125,12 +134,15 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         return "no gradient bucket was seen"
     here = run.near(steps.main)
     ranks = ", ".join(str(who.process) for who in job)
-    buckets = run.sql(_OF_THE_LAST.format(ranks=ranks))
+    group, in_group = run.sql(_GROUP.format(ranks=ranks), [steps.main]).iloc[0]
+    buckets = run.sql(_OF_THE_LAST.format(ranks=ranks), [group])
     if buckets.empty:
         return _why_none(run.sql(f"{_BUCKETS.format(ranks=ranks)} LIMIT 1"))
     if (buckets["meeting"] < 0).any():
         return "which buckets of its ranks belong together is not known"
     buckets, world = buckets[buckets["seen"] == buckets["seen"].max()], world_of(job)
+    if len(job) == world:  # all are known, so those of the group are, too
+        world = int(in_group)
     if buckets["seen"].iloc[0] < world:
         return f"{buckets['seen'].iloc[0]} of {world} ranks were seen: whether they waited for the others is not known"
     counts = buckets.groupby(["process", "number"])["bucket"].transform("size")

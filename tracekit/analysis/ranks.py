@@ -62,7 +62,7 @@ def unfinished(run: Run) -> list[NeverEnded]:
         NeverEnded(
             str(row.group), int(row.attempt), " and ".join(row.ranks), int(row.sequence),
             sorted(rank for ranks in row.ranks.values() for rank in ranks), row.missing,
-            row.ranks if len(row.ranks) > 1 else {},
+            row.ranks if len(row.ranks) > 1 else {}, unseen=row.unseen,
         )
         for row in never_ended(run).itertuples()
     ]  # fmt: skip

@@ -186,8 +186,7 @@ def _by_own_time(what: str, operators: Sequence[OperatorSummary]) -> Lines:
 
 
 def _loaders(report: Report) -> Lines:
-    if not report.loaders:
-        return []
+    said = [line for each in said_of_loaders(report) for line in wrapped(each.title)]
     rows = [
         (
             shortened(f"{each.loader} ({visible(each.place) or '?'})", _NAME - 8),
@@ -202,12 +201,8 @@ def _loaders(report: Report) -> Lines:
         for each in report.loaders[:ROWS]
     ]
     head = ["loader", "workers", "batches", "each", "waited", "busy", "order", "usually for"]
-    return [
-        "LOADERS  over the whole loop, starts of epochs too",
-        *table(head, rows),
-        *more(len(report.loaders)),
-        *(line for each in said_of_loaders(report) for line in wrapped(each.title)),
-    ]
+    told = [*table(head, rows), *more(len(report.loaders))] if rows else []
+    return ["LOADERS  over the whole loop, starts of epochs too", *told, *said] if told or said else []
 
 
 def said_of_loaders(report: Report) -> list[Finding]:

@@ -53,7 +53,8 @@ class NeverEnded(msgspec.Struct):
 
 def never_ended(run: Run) -> pd.DataFrame:
     """What ranks were in when they came to their end: `attempt`, `group`, `sequence`, the `ranks` in each `op`, and
-    those of the group that never came, `missing`: a list of (rank, the number of what it came to last)."""
+    those of the group that never came, `missing`: a list of (rank, the number of what it came to last); or that were
+    not seen to, `unseen`, as the recording of their host has no end."""
     people = find_people(run)
     jobs = jobs_of(people)
     ranks = [(who.process, who.rank, *jobs[who.process]) for who in people if who.process in jobs]
@@ -64,12 +65,16 @@ def never_ended(run: Run) -> pd.DataFrame:
     if found.empty:
         return found
     reached = run.sql(_REACHED.format(who=who))
-    missing = []
+    cut_off = {manifest.host for manifest in run.manifests if manifest.ended_ns is None}
+    untold = {(who.attempt, who.rank) for who in people if who.host in cut_off}
+    missing, unseen = [], []
     for row in found.itertuples():
         same = reached[(reached[["attempt", "launch", "group"]] == [row.attempt, row.launch, row.group]).all(axis=1)]
         behind = same[same["sequence"] < row.sequence].sort_values("rank")
-        missing.append([(int(each.rank), int(each.sequence)) for each in behind.itertuples()])
-    return found.assign(missing=missing, ranks=[by_op(each) for each in found["inside"]])
+        ranks_behind = [(int(each.rank), int(each.sequence)) for each in behind.itertuples()]
+        missing.append([each for each in ranks_behind if (row.attempt, each[0]) not in untold])
+        unseen.append([rank for rank, _ in ranks_behind if (row.attempt, rank) in untold])
+    return found.assign(missing=missing, unseen=unseen, ranks=[by_op(each) for each in found["inside"]])
 
 
 def by_op(inside: Iterable[dict[str, Any]]) -> dict[str, list[int]]:

@@ -17,6 +17,7 @@ def finish(run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder)
     flusher.finish(time.perf_counter_ns())
     if not any("torch" in spool.status().get("facts", {}) for spool in spools.spools.values()):
         manifest.add_missing("steps, layers, operators, batches, collectives", _why_nothing(spools))
+    manifest.save(manifest.path_in(run))  # what follows may take longer than a batch system grants
     compacted = subprocess.run(
         [*words_to_run("tracekit.record.compact"), str(run), manifest.host, str(spools.folder)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """From the spool folder to the run's tables: while recording, at its end, and when salvaging."""
 
 import contextlib
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,14 @@ from tracekit.run.writer import PartWriter
 from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, ENDED_PLAN, FORKED_WITH_ONE, is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
 
+# Who the processes are is told in the run before its end, which may never come: whenever the recording has got twice as
+# old, and every minute.
+_TOLD_ANEW_NS = 60_000_000_000
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
 _ROWS_OF_A_PART = 1 << 17
+
+
+_PROCESSES = "processes"
 
 
 class _Rows:
@@ -54,6 +61,8 @@ class Flusher:
         self._ledger = Ledger.load(spools.folder)
         self._writer.discard_after(self._ledger.last_part)
         self.processes = Processes(spools, root_pid, self._ledger.processes)
+        self._run = run
+        self._began = self._told_at = -1
         self._done: set[str] = set()  # the stems of processes that have ended and of which all is in the tables
         self._welcome()
 
@@ -82,6 +91,8 @@ class Flusher:
             left += [spool for spool in on if spool.has_more()]
             read = [self._read_one(spool, rows) for spool in left]
             rows.write()
+            if is_to_tell := self._is_to_tell(now):
+                self._write_processes(now)
             positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
             ledger = Ledger(self._writer.last, self._ledger.positions | positions, self.processes.all)
             ledger.save(self._spools.folder)
@@ -98,7 +109,27 @@ class Flusher:
                 spool.forget_names()
             for window in windows:
                 window.unlink(missing_ok=True)
+        if is_to_tell:
+            self._told_at = now
+            with contextlib.suppress(OSError):
+                self._writer.keep_newest(_PROCESSES)
+                self.save_manifest()
         return more
+
+    def save_manifest(self) -> None:
+        """With what the processes have said of themselves so far. Raises OSError when the disk does not take it."""
+        told = copy.deepcopy(self._manifest)
+        self._account(told)
+        told.save(told.path_in(self._run))
+
+    def _is_to_tell(self, now: int) -> bool:
+        if self._began < 0:
+            self._began = self._told_at = now
+        return now - self._told_at >= min(max(self._told_at - self._began, 1), _TOLD_ANEW_NS)
+
+    def _write_processes(self, now: int) -> None:
+        host, clock_offset_ns = self._manifest.host, self._manifest.clock_offset_ns
+        self._writer.write(_PROCESSES, self.processes.table(host, clock_offset_ns, now), anew=True)
 
     def _read_one(self, spool: Spool, rows: _Rows) -> tuple[Spool, int, int, list[Path]]:
         records, segment, offset = spool.read(ended=self.processes.of(spool).ended is not None)
@@ -140,12 +171,15 @@ class Flusher:
                 spool.entered(), spool.names, spool.process, self._manifest.clock_offset_ns
             ).items():
                 self._writer.write(name, table)
-        self._writer.write("processes", self.processes.table(self._manifest.host, self._manifest.clock_offset_ns, now))
-        self._account()
+        self._write_processes(now)
+        self._writer.keep_newest(_PROCESSES)
+        taken = self._account(self._manifest)
+        if self._manifest.torch is not None:
+            for what, why in never_taken(self._manifest.settings, taken).items():
+                self._manifest.add_missing(what, why)
 
-    def _account(self) -> None:
-        """Take over into the manifest what the processes said of themselves."""
-        manifest = self._manifest
+    def _account(self, manifest: Manifest) -> set[str]:
+        """Take over into the manifest what the processes said of themselves; which settings they have taken so far."""
         told = [(spool, spool.status()) for spool in self._spools.spools.values()]
         most_steps = max((_steps(status) for _, status in told if not _is_worker(status)), default=0)
         taken: set[str] = set()
@@ -184,9 +218,7 @@ class Flusher:
                 program=shares.get("program", 0.0),
                 profiler=shares.get("profiler", 0.0),
             )
-        if manifest.torch is not None:
-            for what, why in never_taken(manifest.settings, taken).items():
-                manifest.add_missing(what, why)
+        return taken
 
 
 def _cpus_of(statuses: Sequence[dict[str, Any]], affinity: list[int]) -> list[int]:

@@ -50,7 +50,8 @@ def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
             pass
         if flusher.processes.living():
             return [f"{run.name}: its supervisor was killed, but the program still runs; so far it did this"]
-        manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)
+        if manifest.exit_code is None:  # else it was killed as it put the tables in order
+            manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)
         finish(run, manifest, flusher, spools)
     return [f"{run.name}: its supervisor was killed; salvaged what it had left in {folder}"]
 

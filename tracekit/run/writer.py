@@ -51,11 +51,13 @@ class PartWriter:
     def _own_files(self) -> list[Path]:
         return [file for file in self._tables.glob("*/*.parquet") if host_of(file) == self._host]
 
-    def write(self, name: str, table: pa.Table) -> None:
-        """Add a part to a table. Raises OSError when the disk does not take it; nothing is left half-written."""
+    def write(self, name: str, table: pa.Table, anew: bool = False) -> None:
+        """Add a part to a table, or one that stands for all that were written of it before (`anew`). Raises OSError
+        when the disk does not take it; nothing is left half-written."""
         if table.num_rows:
             table = _numbered(table.cast(TABLES[name]), self._first_process)
-            write_table(table, self._tables / name / f"{self._host}-{self.last + 1:06d}.parquet")
+            kind = ".merged" if anew else ""
+            write_table(table, self._tables / name / f"{self._host}-{self.last + 1:06d}{kind}.parquet")
             self.last += 1
 
     def discard_after(self, number: int) -> None:
@@ -64,6 +66,12 @@ class PartWriter:
             if number_of(file) > number:
                 file.unlink(missing_ok=True)
         self.last = number
+
+    def keep_newest(self, name: str) -> None:
+        """Remove the parts of a table that were written anew since."""
+        files = [file for file in self._own_files() if file.parent.name == name]
+        for file in set(files) - set(live_parts(self._tables / name)):
+            file.unlink(missing_ok=True)
 
     def compact(self, scratch: Path) -> None:
         """Turn each table's parts into one file sorted by process and start. `scratch` takes what does not fit memory.
