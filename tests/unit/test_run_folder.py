@@ -416,9 +416,9 @@ def test_what_another_node_put_in_the_place_of_a_run_is_not_removed(
     path = finished(tmp_path / "run")
     refuse = folder._refuse_to_replace
 
-    def look_and_be_overtaken(path: Path) -> None:
+    def look_and_be_overtaken(path: Path, job: str) -> None:
         monkeypatch.setattr(folder, "_refuse_to_replace", refuse)
-        refuse(path)
+        refuse(path, job)
         take_part(path, supervisor("job", "a"), force=True)
 
     monkeypatch.setattr(folder, "_refuse_to_replace", look_and_be_overtaken)
@@ -535,6 +535,29 @@ def test_a_number_that_stands_for_itself_in_no_proc_tells_nothing(
     monkeypatch.setattr(os, "readlink", lambda path: "1")
     assert whose_pids() == ("", 0)
     assert still_records(manifest) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_over"),
+    [
+        ("slurm 7.0", "slurm 7.0 attempt 1", True),
+        ("slurm 7.0 attempt 1", "slurm 7.0 attempt 10", True),
+        ("slurm 7.0 attempt 2", "slurm 7.0 attempt 1", False),
+        ("slurm 8.0", "slurm 7.0 attempt 1", False),
+        ("", "", False),
+        ("slurm 7.0", "slurm 7.0", False),
+        ("slurm 7.0 attempt x", "slurm 7.0 attempt x", False),
+    ],
+)
+def test_a_requeued_job_may_replace_what_was_killed_elsewhere(
+    before: str, now: str, is_over: bool, tmp_path: Path
+) -> None:
+    """GIVEN a run whose supervisor was killed on another node, with its job WHEN that is started again here with
+    --force THEN it takes its place: a job that starts again is over."""
+    take_part(tmp_path / "run", supervisor(before, "a"))
+    with contextlib.nullcontext() if is_over else pytest.raises(RunError):
+        folder._create(tmp_path / "run", force=True, job=now)
+    assert manifests_in(tmp_path / "run") == (set() if is_over else {"a.json"})
 
 
 def test_the_next_attempt_of_a_job_takes_no_part_in_the_run_of_the_last(

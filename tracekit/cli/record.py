@@ -129,10 +129,12 @@ def _that_let_explore(collectors: list[str], explore: str | None) -> list[str]:
 
 def _job_here() -> str:
     """The job of the batch system that this command is a part of, "" outside any."""
+    from tracekit.run.folder import AGAIN
+
     given = os.environ.get
     if given("SLURM_JOB_ID"):
         attempt = given("SLURM_RESTART_COUNT", "0")  # a requeued job keeps its number
-        again = f" attempt {attempt}" if attempt != "0" else ""
+        again = f"{AGAIN}{attempt}" if attempt != "0" else ""
         return f"slurm {given('SLURM_JOB_ID')}.{given('SLURM_STEP_ID', '')}{again}"
     return next((f"{name} {given(name)}" for name in ("PBS_JOBID", "LSB_JOBID") if given(name)), "")
 

@@ -22,6 +22,7 @@ DEFAULT_DIRECTORY = "tracekit-runs"
 STUDY_FILE = "study.json"
 _OTHERS_S = 5.0
 _STARTED_TOGETHER_NS = 30_000_000_000  # who starts so long after all of a job have ended is of its next attempt
+AGAIN = " attempt "  # behind the name of a job that was started again: how often
 PROCESSES_OF_A_HOST = 1 << 18  # of each supervisor of a run: 8192 of them have room in an int32
 SESSION_FILE = "session.json"  # of a spool folder; it is locked while the recording lives
 _SLOT, _HOST = ".slot-", ".host-"  # what a supervisor of a job has claimed, beside its manifest
@@ -173,7 +174,7 @@ def _create(path: Path, force: bool, job: str = "") -> Path:
         if not force:
             again = "; a job that runs again, as after a requeue, needs one --output for each time" if job else ""
             raise RunError(f"{path}: exists already, will not overwrite it without --force{again}")
-        _remove_run(path)
+        _remove_run(path, job)
     try:
         for folder in reversed(_folders_of(path)):
             folder.mkdir()
@@ -218,8 +219,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _remove_run(path: Path) -> None:
-    _refuse_to_replace(path)
+def _remove_run(path: Path, job: str) -> None:
+    _refuse_to_replace(path, job)
     overtaken = _OvertakenError(f"{path}: is being replaced by another; choose another --output")
     mark, is_empty = path / _BEING_REPLACED, not is_run(path)
     try:
@@ -229,7 +230,7 @@ def _remove_run(path: Path) -> None:
     if is_empty:
         return
     try:  # it may be what another has put there meanwhile; from now on nobody replaces it but us
-        _refuse_to_replace(path)
+        _refuse_to_replace(path, job)
     except BaseException:
         _remove_empty(mark)
         raise
@@ -242,17 +243,25 @@ def _remove_run(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _refuse_to_replace(path: Path) -> None:
+def _refuse_to_replace(path: Path, job: str) -> None:
     if not path.is_dir() or path.is_symlink() or not (is_run(path) or not any(path.iterdir())):
         raise RunError(f"{path}: is not a run of tracekit, --force will not replace it; choose another --output")
     if is_being_recorded(path):
         raise RunError(f"{path}: is being recorded right now; choose another --output")
-    elsewhere = next((each for each in _supervisors(path) if still_records(each) is None), None)
+    untold = (each for each in _supervisors(path) if still_records(each) is None)
+    elsewhere = next((each for each in untold if not _was_before(each.job, job)), None)
     if elsewhere is not None:
         raise RunError(
             f"{path}: is being recorded on {elsewhere.node or elsewhere.host}, or was killed there; give both the same"
             " --job to record into one run, or choose another --output"
         )
+
+
+def _was_before(other: str, job: str) -> bool:
+    """Whether a job is another one that was started again, as a batch system does when that one is over."""
+    (name, again), (other_name, other_again) = (each.partition(AGAIN)[::2] for each in (job, other))
+    counts = [int(each) if each.isdecimal() else 0 for each in (other_again, again)]
+    return bool(name) and name == other_name and counts[0] < counts[1]
 
 
 def still_records(manifest: "Manifest") -> bool | None:
