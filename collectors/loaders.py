@@ -4,6 +4,7 @@ import os
 import sys
 import weakref
 import zlib
+from itertools import islice
 from multiprocessing import current_process
 from numbers import Integral
 from operator import is_
@@ -35,6 +36,14 @@ _WITHIN = {
     ("accelerate.data_loader", "BatchSamplerShard"): "batch_sampler",  # those of one process
     ("accelerate.data_loader", "SkipBatchSampler"): "batch_sampler",  # but for the first ones
 }
+
+_DATA_SETS_WITHIN = {
+    "Subset": "dataset",
+    "ConcatDataset": "datasets",
+    "ChainDataset": "datasets",
+    "StackDataset": "datasets",
+}
+_MOST_NESTED, _MOST_WITHIN = 4, 64
 
 Place = tuple[tuple[str, int, int], ...]  # file, line, instruction
 
@@ -103,7 +112,8 @@ class Loaders:
             "sampler": type(sampler_of(loader._index_sampler)).__name__,
             "has_generator": loader.generator not in (None, sys.modules["torch"].default_generator),
             "prepares": getattr(loader, "worker_init_fn", None) is not None,
-            "told_epochs": hasattr(type(loader.dataset), "set_epoch"),
+            "told_epochs": _hears_of_epochs(loader.dataset),
+            "pin_memory": bool(loader.pin_memory) and _can_pin(),
             "start_method": start_method,
             "daemonic": daemonic,
             "stateful": "StatefulDataLoader" in [each.__name__ for each in type(loader).__mro__],
@@ -139,6 +149,24 @@ def sampler_of(index_sampler: Any) -> Any:
 def within(sampler: Any) -> str:
     """The attribute where a sampler of batches, torch's or Accelerate's, has the one that it asks; "" for others."""
     return _WITHIN.get((type(sampler).__module__, type(sampler).__name__), "")
+
+
+def _hears_of_epochs(data_set: Any, depth: int = _MOST_NESTED) -> bool:
+    """Whether a data set, or one within those of torch's, has a method by which the program tells it the epoch."""
+    if hasattr(type(data_set), "set_epoch"):
+        return True
+    inside = _DATA_SETS_WITHIN.get(type(data_set).__name__, "")
+    if not depth or not inside or type(data_set).__module__ != "torch.utils.data.dataset":
+        return False
+    found = getattr(data_set, inside)
+    several = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple) else [found]
+    return any(_hears_of_epochs(each, depth - 1) for each in islice(several, _MOST_WITHIN))
+
+
+def _can_pin() -> bool:
+    """Whether torch pins what it is asked to: else it warns, and has no thread for it."""
+    torch = sys.modules["torch"]
+    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
 
 
 def _plain(value: object) -> object:
