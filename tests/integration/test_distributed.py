@@ -367,7 +367,10 @@ def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned
             "--nproc-per-node", "1", "--master-addr", two_hosts[0].address, "--master-port", "29531",
             str(PROGRAMS / "late_ranks.py"), "--steps", "400", "--width", "128",
         ]  # fmt: skip
-        words = [*TRACEKIT, "record", "-q", "--job", "one", "-o", str(run), "--", *torchrun_here]
+        # A CPU for each, as hosts have: two that share them leave a meeting milliseconds apart, and not together.
+        cpus = sorted(os.sched_getaffinity(0))
+        on_its_own = ["taskset", "-c", str(cpus[number % len(cpus)])]
+        words = [*on_its_own, *TRACEKIT, "record", "-q", "--job", "one", "-o", str(run), "--", *torchrun_here]
         environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": host.interface}
         recordings.append(
             subprocess.Popen(host.on_it(words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

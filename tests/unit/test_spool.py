@@ -93,7 +93,7 @@ def test_looking_without_consuming_repeats(actions: list[str], records: int) -> 
 def test_threads_write_while_it_is_read(tmp_path: Path) -> None:
     """The segments are large enough that no thread is kept from finishing a record while others fill two of them."""
     writer, read = opened(tmp_path)
-    each, workers = 1000, 4
+    each, workers = 3000, 4
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
 
@@ -104,7 +104,7 @@ def test_threads_write_while_it_is_read(tmp_path: Path) -> None:
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(workers)]
     found: list[int] = []
     try:
-        with patch.object(writing, "MAX_SEGMENTS", 1 << 20), small_segments(256):
+        with patch.object(writing, "MAX_SEGMENTS", 1 << 20), small_segments(2048):
             for worker in threads:
                 worker.start()
             while any(worker.is_alive() for worker in threads):
