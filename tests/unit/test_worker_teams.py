@@ -70,3 +70,15 @@ def test_a_worker_whose_team_has_all_cpus_leaves_none_to_another(threads: int, g
     at = {(each.settings.workers, each.settings.prefetch): each.expected for each in forecasts(costs, [1, 2]).grid}
     assert at[2, 2] / at[1, 2] == pytest.approx(0.5 if gains else 1.0, abs=0.05)
     assert any(each.name == "loader.loader.num_workers" for each in told(run).settings) == gains
+
+
+@pytest.mark.parametrize(("threads", "share"), [(1, 0.0), (2, 0.25), (20, 1.0)])
+def test_what_other_threads_compute_may_be_waited_for(threads: int, share: float, tmp_path: Path) -> None:
+    """GIVEN a worker that computes for 4 ms of a batch and waits for 16, and threads beside it that compute for 4 each,
+    on CPUs for all THEN so much of what looks like storage may be waiting for them."""
+    run = with_team(tmp_path / "run", threads, cpus=64, computing=0.2)
+    (split,) = [each for each in told(run).findings if each.id == "loading.split"]
+    storage = split.evidence["storage"]
+    assert isinstance(storage, float) and storage > 0.7
+    assert split.evidence["threads"] == pytest.approx(share * storage, rel=0.01)
+    assert ("may be for other threads" in split.title) is (share > 0)

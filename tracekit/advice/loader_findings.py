@@ -32,10 +32,13 @@ def how_long_it_waits(summary: LoaderSummary) -> str:
     return f"{summary.wait:.0%} of the time{unlike}"
 
 
-def why_it_waits(summary: LoaderSummary) -> Finding:
+def why_it_waits(summary: LoaderSummary, costs: LoaderCosts) -> Finding:
     """`loading.split`: the share of the time, and what for."""
     first = max(summary.split, key=lambda name: summary.split[name])
     title = f"the program waits for {summary.loader} {how_long_it_waits(summary)}, most of it for {_WORDS[first]}"
+    threads = summary.split["storage"] * _may_be_threads(costs)
+    if first == "storage" and threads >= NOTABLE:
+        title += f"; up to {threads:.0%} of it may be for other threads that compute for the batch, as those of a pool"
     if first in ("cpu", "transfer") and summary.collating is not None and summary.collating >= NOTABLE:
         title += f"; putting the samples of a batch together takes {summary.collating:.0%} of making it"
     if summary.unexplained >= NOTABLE:
@@ -46,8 +49,15 @@ def why_it_waits(summary: LoaderSummary) -> Finding:
         title += f"; {summary.order:.0%} of it would go if batches were delivered in any order"
     evidence = {"loader": summary.loader, "process": summary.process, "wait": summary.wait, "order": summary.order}
     evidence["usual_wait"] = summary.usual_wait
-    evidence |= {**summary.split, "unexplained": summary.unexplained, "slowed": summary.slowed}
+    evidence |= {**summary.split, "unexplained": summary.unexplained, "slowed": summary.slowed, "threads": threads}
     return Finding("loading.split", title, evidence)
+
+
+def _may_be_threads(costs: LoaderCosts) -> float:
+    """The share of the time that goes by as if for storage for which other threads of who makes a batch may have
+    computed: whether beside it, or while it waited for them, is not seen."""
+    blocked, others = float(costs.blocked.sum()), (costs.maker_cpus - 1) * float(costs.cpu.sum())
+    return min(others / blocked, 1.0) if blocked > 0 else 0.0
 
 
 def memory_of(summary: LoaderSummary) -> Finding:

@@ -86,7 +86,7 @@ def loader_settings(run: Run, report: Report) -> Advice:
         summary = summary_of(costs, predicted, loop, probe)
         report.loaders.append(summary)
         if summary.split:
-            report.findings.append(why_it_waits(summary))
+            report.findings.append(why_it_waits(summary, costs))
         if summary.worker_bytes:
             report.findings.append(memory_of(summary))
         further = teams_in_workers(costs), workers_that_import(summary, costs)
