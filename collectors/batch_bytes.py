@@ -11,6 +11,8 @@ _DEEPEST, _MOST_PARTS = 3, 64
 _MOST_OF_ANY, _MOST_LOOKED_AT = 1024, 4096
 # How much of a batch was seen: but for parts that do not show what they hold, or not all parts, as they are too many.
 _TOO_MANY, _IN_PART, _WHOLE = range(3)
+# What a number takes where it is pickled; bytes and text take what they are long.
+_NUMBER = 9
 _HOLD_NOTHING = (int, float, complex, bool, str, bytes, type(None), type, type(len), type(lambda: None))
 
 
@@ -38,15 +40,15 @@ def bytes_of_any(batch: Any) -> int:
 
 def pieces_of(batch: Any) -> tuple[int, int, bool]:
     """How many pieces of memory the tensors in a batch have, as far as `bytes_of_any` looks, 0 where that does not
-    show; the bytes of its other arrays, which a worker pickles; and whether a tensor is not in the memory of the CPU.
+    show; the bytes of all else in it, which a worker pickles; and whether a tensor is not in the memory of the CPU.
     """
     import torch
 
     try:
         with torch._C.DisableTorchFunction():
-            arrays, _ = _arrays(batch)
+            arrays, plain, _ = _arrays(batch)
             tensors = [each for each in arrays if isinstance(each, torch.Tensor)]
-            pickled = sum(each.nbytes for each in arrays if not isinstance(each, torch.Tensor))
+            pickled = plain + sum(each.nbytes for each in arrays if not isinstance(each, torch.Tensor))
             if any(each.device.type != "cpu" for each in tensors):
                 return len(tensors), pickled, True
             return len({each.untyped_storage().data_ptr() for each in tensors}), pickled, False
@@ -60,16 +62,17 @@ def _found(batch: Any) -> int:
     import torch
 
     with torch._C.DisableTorchFunction():  # else a mode, or a class of tensors, would see that we look
-        arrays, is_known = _arrays(batch)
+        arrays, _, is_known = _arrays(batch)
         total = sum(each.nbytes for each in arrays)
     return total if is_known and (total or is_known == _WHOLE) else -1
 
 
-def _arrays(batch: Any) -> tuple[list[Any], int]:
-    """The tensors and arrays in a batch, as far as was looked, and how much is known of it."""
+def _arrays(batch: Any) -> tuple[list[Any], int, int]:
+    """The tensors and arrays in a batch, the bytes of numbers, bytes and text, as far as was looked, and how much is
+    known of it."""
     import torch
 
-    arrays, met, known = [], 0, _WHOLE
+    arrays, plain, met, known = [], _plain(batch), 0, _WHOLE
     left, seen = [batch], {id(batch)}
     while left and met <= _MOST_OF_ANY:
         part = left.pop()
@@ -78,30 +81,39 @@ def _arrays(batch: Any) -> tuple[list[Any], int]:
         if is_array or isinstance(part, torch.Tensor):
             arrays.append(part)
             continue
-        parts = _parts(part)
-        if parts is None:
+        found = _parts(part)
+        if found is None:
             known = _IN_PART
-        inside = {id(each): each for each in parts or ()}
+        parts, count = found or ([], 0)
+        held = [each for each in parts if not isinstance(each, _HOLD_NOTHING)]
+        if parts:  # the first ones tell what they are
+            plain += sum(map(_plain, parts)) * count // len(parts)
+        inside = {id(each): each for each in held}
         left += [each for key, each in inside.items() if key not in seen]
         seen |= inside.keys()
-    return arrays, _TOO_MANY if left else known
+    return arrays, plain, _TOO_MANY if left else known
 
 
-def _parts(part: Any) -> list[Any] | None:
-    """What is inside a part, but for numbers, strings and the like; None where that does not show."""
+def _plain(part: Any) -> int:
+    if isinstance(part, (bytes, bytearray, str)):
+        return len(part)
+    return _NUMBER if isinstance(part, (int, float, complex)) else 0
+
+
+def _parts(part: Any) -> tuple[list[Any], int] | None:
+    """What is inside a part, or the first of it, and how many there are; None where that does not show."""
     if isinstance(part, _HOLD_NOTHING):
-        return []
+        return [], 0
     if isinstance(part, (list, tuple)):
         kind: Any = list if isinstance(part, list) else tuple
-        inside = kind.__iter__(part)
-    elif isinstance(part, dict):
-        inside = iter(dict.values(part))
+        inside, count = kind.__iter__(part), kind.__len__(part)
     else:
         try:
-            inside = iter(object.__getattribute__(part, "__dict__").values())
+            named = part if isinstance(part, dict) else object.__getattribute__(part, "__dict__")
         except AttributeError:
             return None
-    return [each for each in islice(inside, _MOST_LOOKED_AT) if not isinstance(each, _HOLD_NOTHING)]
+        inside, count = iter(dict.values(named)), dict.__len__(named)
+    return list(islice(inside, _MOST_LOOKED_AT)), count
 
 
 def _counted(batch: Any) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from numbers import Integral
 from threading import RLock, get_ident, main_thread
 from time import perf_counter_ns as clock
 from time import thread_time_ns as cpu_clock
@@ -341,7 +342,8 @@ class Fetching:
         name, mark_ns, (freeing, cpu_freeing) = spool.intern(_SAMPLE), samples.mark_ns, samples.freeing
         off = freeing - mark_ns  # as without us; and each is given back, which is done of all of them together
         for done, ((_, start, before), (index, end, after)) in enumerate(pairwise(samples.marks)):
-            number = index if type(index) is int and -(1 << 63) <= index < 1 << 63 else -1
+            number = int(index) if isinstance(index, Integral) else -1
+            number = number if -(1 << 63) <= number < 1 << 63 else -1
             start, end = start + done * off, end + (done + 1) * off
             cpu = max(after - before - mark_ns + cpu_freeing, 0)
             spool.note((name, thread, start, max(end, start), turn, iteration, number, cpu, 0, 0, Kind.SAMPLE))

@@ -84,6 +84,10 @@ class Twin:
         kind, data = type(sampler), _data()
         if kind is range:
             return sampler
+        if _is_array_of_indices(sampler):
+            if len(sampler) > _MOST_SAMPLES:
+                raise ValueError(f"more than {_MOST_SAMPLES} samples")
+            return sampler.copy()
         if kind in (list, tuple):
             samples = accumulate(len(each) if type(each) is list else 1 for each in sampler)
             if any(count > _MOST_SAMPLES for count in samples):
@@ -196,10 +200,16 @@ def _data() -> ModuleType:
     return data
 
 
+def _is_array_of_indices(sampler: Any) -> bool:
+    """Whether it is an array of NumPy's of whole numbers, as what splits a data set gives."""
+    kind = type(sampler)
+    return (kind.__module__, kind.__name__) == ("numpy", "ndarray") and sampler.ndim == 1 and sampler.dtype.kind in "iu"
+
+
 def are_of_torch(sampler: Any) -> bool:
     """Whether a sampler, and what it draws its batches from, are torch's own, or Accelerate's, or plain indices."""
     kind, data = type(sampler), _data()
-    if kind in (range, list, tuple):
+    if kind in (range, list, tuple) or _is_array_of_indices(sampler):
         return True
     if not _is_as_it_came(kind):
         return False

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler, SkipBatchSampler
@@ -50,6 +51,20 @@ def test_the_program_gets_what_the_sampler_gives(sampler: Any, given: list[Any])
     assert [*got] == given and next(got, "over") == "over"
     epoch.settle()
     assert facts.get("checked") == facts.get("predicted") and facts["predictability"] in ("run", "epoch")
+
+
+@pytest.mark.parametrize("kind", ["i8", "u2"])
+def test_an_order_over_an_array_of_indices_is_foreseen(kind: str) -> None:
+    """GIVEN the indices that NumPy or scikit-learn split a data set into."""
+    subset = SubsetRandomSampler(np.arange(0, 40, 2, dtype=kind), generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+    sampler = BatchSampler(subset, 3, False)
+    facts: dict[str, Any] = {}
+    order = AccessOrder(facts, lambda: False, lambda: False)
+    assert order.can_be_known(Iterating(sampler))
+    epoch, got, _iterating = of(sampler, facts)
+    assert sorted(index for batch in got for index in batch) == list(range(0, 40, 2)) and next(got, "over") == "over"
+    epoch.settle()
+    assert facts["checked"] == facts["predicted"] > 0 and facts["predictability"] in ("run", "epoch")
 
 
 def test_of_short_steps_only_the_first_batches_of_later_epochs_are_compared() -> None:

@@ -72,8 +72,10 @@ def test_of_what_else_there_is(batch: object, size: int) -> None:
 
 @pytest.mark.parametrize(("device", "is_on"), [("cpu", False), ("meta", True)])
 def test_whether_a_batch_is_on_a_device(device: str, is_on: bool) -> None:
-    assert pieces_of({"x": [torch.zeros(1, device=device)], "y": ("a", 1)}) == (1, 0, is_on)
-    assert pieces_of("a") == (0, 0, False)
+    assert pieces_of({"x": [torch.zeros(1, device=device)], "y": ("a", 1)}) == (1, 10, is_on)
+    assert pieces_of("a") == (0, 1, False)
+    assert pieces_of([b"x" * 1000] * 3 + [[1, 2.0, None]]) == (0, 3018, False)
+    assert pieces_of({"text": ["ab"] * 10_000}) == (0, 20_000, False)
 
 
 def test_tensors_that_share_their_memory_are_sent_as_one_piece() -> None:

@@ -42,7 +42,7 @@ def _why_it_waits(run: Run, rank: int, process: int) -> list[Finding]:
             own = as_crowded(costs)
             summary = summary_of(own, forecasts(own, [own.settings.num_workers]), loop_s(steps, process), None)
             if summary.split:
-                finding = why_it_waits(summary)
+                finding = why_it_waits(summary, own)
                 title, evidence = f"on rank {rank} {finding.title}", {**finding.evidence, "rank": rank}
                 found.append(msgspec.structs.replace(finding, title=title, evidence=evidence))
     return found

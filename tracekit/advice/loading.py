@@ -45,6 +45,10 @@ _FULL = 0.9
 _TYPICAL_ERROR = 0.03
 _MS = 1e3
 _OPEN_FILES = "a file that its data set holds open is one for all forked workers: open it in each"
+_COPIES = (
+    "each worker has a copy of the data set: random numbers of a generator of its own repeat in each, and what the"
+    " program changes in it later is not seen there"
+)
 _ONE_THREAD = "torch has one thread in a worker, which may change the last bits of what it computes there"
 _MISS_CHANGES = "those that persist do not see what the program changes in its data set later"
 _SHARED_OUT = "reads an iterable data set, which other workers would share out differently"
@@ -176,6 +180,7 @@ def _advise(
         )
     if chosen.num_workers and not summary.num_workers:
         why += f"; {_OPEN_FILES}" if by in ("", "fork") else ""
+        why += f"; {_COPIES}"
         why += f"; {_ONE_THREAD}" if costs.alone >= 1 + AS_GOOD else ""
     if chosen.num_workers > costs.cpus:
         why += "; torch may warn of more workers than CPUs, and runs them"
@@ -340,4 +345,6 @@ def _why_nothing_helps(costs: LoaderCosts, summary: LoaderSummary) -> str:
         why += f" that are sure to fit: {in_words(workers, prefetch)} may take {' and '.join(of_mib)}"
         if not costs.seen_working:
             why += ", if each takes what the program does, whose memory they share as far as they only read it"
+        elif costs.settings.start_method in ("", "fork"):
+            why += ", or less: forked ones share with the program what both only read"
     return f"{why}; the program waits {how_long_it_waits(summary)}."

@@ -235,7 +235,7 @@ def _costs(
     boot, boot_shared = boot_of(batches[known & ~itself], cpus, stopped)
     making = length[at_once > 0].sum()
     makers = batches["maker"][known & ~itself].unique()
-    of_workers = max((_most_memory(run, int(maker)) for maker in makers), default=0)
+    of_workers = _most_memory(run, makers.tolist())
     return LoaderCosts(
         process=process,
         loader=loader,
@@ -263,7 +263,7 @@ def _costs(
         consumer_cpus=consumer_cpus_of(crowding.busy, computing, wait, gap, consume, cpus),
         batch_bytes=int(np.median(size[size >= 0])) if (size >= 0).any() else 0,
         largest_batch=int(size.max()) if (size >= 0).any() else None,
-        worker_bytes=of_workers or _most_memory(run, process),
+        worker_bytes=of_workers or _most_memory(run, [process]),
         seen_working=of_workers > 0,
         memory=_memory_beside(run, process, ranks),
         known=float(known.mean()),
@@ -359,18 +359,19 @@ def _settings(told: Loader | None, workers: int) -> Loader:
     return msgspec.structs.replace(told, num_workers=workers, prefetch_factor=None, varied=True)
 
 
-def _most_memory(run: Run, process: int) -> int:
-    """The resident memory of a process at its highest, bytes; 0 where it was not looked at."""
-    rows = run.sql(
-        "SELECT max(value) AS highest FROM counters WHERE counter = 'process.rss_bytes' AND process = ?", [process]
+def _most_memory(run: Run, processes: list[int]) -> int:
+    """The resident memory of one of some processes at its highest, bytes; 0 where it was not looked at."""
+    query = (
+        "SELECT max(value) AS highest FROM counters WHERE counter = 'process.rss_bytes' AND list_contains(?, process)"
     )
+    rows = run.sql(query, [processes])
     return int(rows["highest"].fillna(0).iloc[0])
 
 
 def _memory_beside(run: Run, process: int, ranks: int) -> Memory:
     """A rank's part of what was free when the run began, less what it came to need itself."""
     memory = run.manifest.memory
-    free = None if memory.free is None else max(memory.free // ranks - _most_memory(run, process), 0)
+    free = None if memory.free is None else max(memory.free // ranks - _most_memory(run, [process]), 0)
     shared = None if memory.shared is None else memory.shared // ranks
     return Memory(free, shared, memory.files)
 
