@@ -113,6 +113,20 @@ def test_what_a_team_of_threads_computed_may_take_a_worker_longer() -> None:
     assert highest[1] == pytest.approx(highest[0], rel=0.2) and highest[2] < 0.7 * highest[0]
 
 
+@pytest.mark.parametrize("alone", [1.0, 1.5])
+def test_threads_beside_the_maker_may_be_missing_in_a_worker(alone: float) -> None:
+    """GIVEN a program without workers, beside which two more threads compute for 20 ms of each batch THEN a worker may
+    need 60 ms for it; a probe whose workers had one thread, and took as long, or half of that, has seen how long."""
+    found = replace(costs(0, cpu=0.02, consume=0.001, cpus=8.0), alone=alone, maker_cpus=3.0)
+    least, most = per_batch(found, 1)
+    of_one, of_three = (per_batch(costs(0, cpu=cpu, consume=0.001, cpus=8.0), 1) for cpu in (0.02, 0.06))
+    assert least == pytest.approx(of_one[0], rel=0.01) and most == pytest.approx(of_three[1], rel=0.01)
+    for took in (0.06, 0.03):
+        probe = Probe(costs(1, cpu=took, consume=0.001, cpus=8.0), [Seen(1, 2, took / 0.021, 0.2)])
+        (seen,) = [each.expected for each in forecasts(found, [1], probe).grid if each.seen]
+        assert seen == pytest.approx(took, rel=0.03)
+
+
 def test_threads_that_help_the_program_may_not_be_there_in_a_worker() -> None:
     """GIVEN a program without workers, each of whose batches two threads compute, none of them torch's THEN a worker
     takes as long, or, where such a pool has no thread in it, twice as long; to be expected is the former."""

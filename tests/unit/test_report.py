@@ -126,7 +126,9 @@ def test_settings_that_may_gain_are_told_where_those_that_lose_least_are_the_run
     """GIVEN a run whose settings lose the least, whatever storage does, and others that may gain much or lose more THEN
     what a probe would tell is of these."""
     costs, summary, report = (
-        SimpleNamespace(loader="x", settings=Loader(made=1), in_turn_with="", in_loop=1.0, busy=0.1, alone=1.0),
+        SimpleNamespace(
+            loader="x", settings=Loader(made=1), in_turn_with="", in_loop=1.0, busy=0.1, alone=1.0, maker_cpus=1.0
+        ),
         LoaderSummary(0, "x", "train.py:3", 2, 2, 40, 1, 10.0, 0.5, {"cpu": 1.0}, 0.9, 2, 1.0, 0.0),
         analyze(open_run(training_run(tmp_path / "run", steps=20))),
     )

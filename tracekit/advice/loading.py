@@ -306,10 +306,11 @@ def _hangs_on_the_unseen(loader: LoaderSummary) -> bool:
 
 
 def _of_one_thread(costs: LoaderCosts) -> str:
-    """What else is not known, in words, of a run whose batches were made by a team of threads."""
-    if costs.settings.num_workers or costs.alone < 1 + AS_GOOD:
+    """What else is not known, in words, of a run whose batches were made by several threads."""
+    one_thread = max(costs.alone, costs.maker_cpus)
+    if costs.settings.num_workers or one_thread < 1 + AS_GOOD:
         return ""
-    return f"; one thread, as a worker has it, may take up to {costs.alone:.2g} times as long where torch had several"
+    return f"; a worker may have one thread, which takes up to {one_thread:.2g} times as long where several computed"
 
 
 def _how_to_probe(report: Report) -> str:

@@ -125,7 +125,8 @@ class LoaderCosts:
     @property
     def busy(self) -> float:
         """The share of the CPUs that loading and the program keep busy."""
-        computing = float(self.cpu.sum() + self.receive.sum() + self.consume.sum() * self.consumer_cpus)
+        making = float(self.cpu.sum()) * self.maker_cpus
+        computing = making + float(self.receive.sum() + self.consume.sum() * self.consumer_cpus)
         whole = float((self.wait + self.gap).sum())
         return (computing + self.send * len(self)) / (self.cpus * whole) if whole else 0.0
 

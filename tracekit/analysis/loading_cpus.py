@@ -77,8 +77,8 @@ def _waited_in_turn(cpu: float, blocked: float, others: float) -> float:
 
 
 def consumer_cpus_of(busy: float, own_cpu: float, wait: Seconds, gap: Seconds, consume: Seconds, cpus: float) -> float:
-    """How many CPUs the program keeps busy while it computes: beside the `own_cpu` time that it takes to make batches
-    itself, or to take them, s. One where that was not seen."""
+    """How many CPUs the program keeps busy while it computes: beside the `own_cpu` time that it and its threads take to
+    make batches, or to take them, s. One where that was not seen."""
     whole, computing = wait.sum() + gap.sum(), consume.sum()
     if np.isnan(busy):
         return min(1.0, cpus)

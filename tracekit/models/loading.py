@@ -1,8 +1,8 @@
 """What a loader would do with other settings, from what one run saw of it.
 
 The costs of the run's batches are replayed (`loader_replay`) at every setting of a grid, with every storage that the
-run may have met (`storage`), CPUs that slow each other or do not, and, where a run without workers computed with a team
-of threads, workers that take as long with one thread or many times as long: the truth lies between.
+run may have met (`storage`), CPUs that slow each other or do not, and, where a run without workers computed with
+several threads, workers that take as long as it did or, with one thread, many times as long: the truth lies between.
 """
 
 from collections.abc import Iterable
@@ -323,18 +323,35 @@ class _Known:
 
 def _in_workers(costs: LoaderCosts, probe: Probe | None) -> tuple[list[LoaderCosts], list[LoaderCosts]]:
     """What batches that the program made itself would cost in workers, and what they might cost there: the threads that
-    had a part may be torch's, which workers do not have, or another library's, which they do, or do not: a pool that
-    the program has started has no thread in a forked one. A probe tells."""
+    had a part may be torch's, which workers do not have, or another library's, which they may have or not: one thread
+    then computes what several did. A probe tells."""
     has_seen_one = probe is not None and any(each.workers for each in probe.seen)
+    one_thread = max(costs.alone, costs.maker_cpus)
+    in_one = replace(costs, cpu=costs.cpu * one_thread, maker_cpus=1.0)
     if probe is not None and probe.costs.settings.num_workers:
-        costs = replace(costs, maker_cpus=probe.costs.maker_cpus)
+        costs = _as_computed_in(probe.costs, costs, one_thread)
     if has_seen_one:
         return [costs], []
     kept = _computed_first(costs)
-    anew = [replace(costs, cpu=costs.cpu * kept, maker_cpus=1.0)] if kept > _KEPT else []
-    one_thread = max(costs.alone, costs.maker_cpus)
-    anew += [replace(costs, cpu=costs.cpu * one_thread, maker_cpus=1.0)] if one_thread > 1 else []
-    return ([costs], anew) if costs.alone == 1 else ([replace(costs, maker_cpus=1.0)], [costs, *anew])
+    anew = kept if kept > _KEPT else 1.0
+    slowest = replace(in_one, cpu=in_one.cpu * anew)
+    if costs.alone == 1:
+        return [costs], [slowest] if one_thread * anew > 1 else []
+    return [replace(costs, maker_cpus=1.0)], [costs, slowest]
+
+
+def _as_computed_in(workers: LoaderCosts, costs: LoaderCosts, one_thread: float) -> LoaderCosts:
+    """The same batches with the threads that computed in `workers`, as much slower as these were, as far as it is for
+    want of threads: at most `one_thread` takes so many times as long."""
+    usual = float(costs.cpu.mean())
+    longer = float(workers.cpu.mean()) / usual if usual > 0 else 1.0
+    most = max(one_thread / workers.maker_cpus, 1.0)
+    return replace(costs, cpu=costs.cpu * min(max(longer, 1.0), most), maker_cpus=workers.maker_cpus)
+
+
+def _ending_late(costs: LoaderCosts) -> LoaderCosts:
+    """The same batches where each epoch is left while a worker makes one more: torch waits for it to be made."""
+    return replace(costs, stop=float((costs.cpu + costs.blocked).mean()))
 
 
 def _computed_first(costs: LoaderCosts) -> float:
