@@ -13,6 +13,7 @@ from itertools import chain, filterfalse, islice
 from threading import RLock
 from typing import Any
 
+from .loaders import sampler_of
 from .sampler_twins import NOTHING, Length, Twin, are_of_torch, decides_at_once
 from .tracebacks import comes_from_a_signal_handler
 
@@ -168,6 +169,9 @@ class AccessOrder:
         self._twin = None
         self._tell(NONE)
 
+    def is_told_late(self) -> None:
+        self._facts["told_late"] = True
+
     def _tell(self, predictability: str) -> None:
         if self._facts.get("predictability") != NONE:  # for good
             self._facts["predictability"] = predictability
@@ -192,6 +196,7 @@ class Epoch:
         self._generator = generator
         self._issued: deque[Any] = deque(maxlen=_MOST_WAITING + ahead)  # what is not compared yet
         self._foretold = 0  # batches that the copy which goes on was right about
+        self._number = _number_of(iterator)  # that the sampler has been told so far
 
     def is_of(self, iterator: Any) -> bool:
         return self._iterator() is iterator
@@ -234,6 +239,13 @@ class Epoch:
         if self.length is not None and self.twin is not None:
             self._order.run_ahead(self, self.twin, self.length.taken_back())
         self.length = self.twin = None
+
+    def first_given(self) -> None:
+        """The program has had the first batch: what it has told the sampler since it had the iterator comes too late
+        where workers are handed indices at once."""
+        iterator = self._iterator()
+        if iterator is not None and _number_of(iterator) != self._number:
+            self._order.is_told_late()
 
     def most_to_wait(self) -> int:
         """How many more batches may be given out before they are compared."""
@@ -335,6 +347,12 @@ class Watched:
             if self._first:
                 return self._first.pop()
         return next(self._rest)
+
+
+def _number_of(iterator: Any) -> object:
+    """The epoch that the program has told the sampler last; None for those that are told none."""
+    number = getattr(sampler_of(iterator._index_sampler), "__dict__", {}).get("epoch")
+    return number if type(number) is int else None  # a program's own may keep anything there
 
 
 def _agreed(ahead: Iterator[Any], issued: list[Any]) -> int:

@@ -294,6 +294,8 @@ class Loading:
                 index = iterator._num_yielded - 1
                 size = look(of, index, batch) if index >= of.next_look else -1
                 note(of.record(threads.current().tid, (index, start, end, of.arrived, of.worker), size))
+                if of.order is not None and index == 0:
+                    of.order.first_given()
                 if of.order is not None and index + 1 == of.order.expected:
                     self._spend(of.order.all_given)
                 if of.next_look > index + 1:

@@ -274,7 +274,7 @@ def test_a_program_that_cannot_run_beside_itself_is_probed_alone(
 EFFECTS = Path(__file__).parent / "programs" / "loader_effects.py"
 # The loaders of the program, in its order.
 ORDERS = {name: f"loader#{number + 1}" if number else "loader" for number, name in enumerate(
-    ("default", "generator", "sharded", "left early", "in batches")
+    ("default", "generator", "sharded", "left early", "in batches", "told late")
 )}  # fmt: skip
 
 
@@ -315,7 +315,9 @@ def test_what_labels_hang_on_is_recorded(workers: int, recorded_facts: Callable[
         "sharded": ("run", "nothing", "DistributedSampler"),
         "left early": ("epoch", "generator", "RandomSampler"),
         "in batches": ("epoch", "program", "RandomSampler"),
+        "told late": ("run", "nothing", "DistributedSampler"),
     }
+    assert [name for name, each in facts.items() if each.told_late] == ["told late"]
     assert [name for name, each in facts.items() if each.has_generator] == ["generator", "left early"]
 
 
@@ -324,8 +326,8 @@ def test_what_labels_hang_on_is_recorded(workers: int, recorded_facts: Callable[
     [
         pytest.param(2, "num_workers = 3", ["left early"], marks=pytest.mark.long),
         # Samples draw the program's random numbers, which the default order hangs on, or a worker's.
-        (0, "num_workers = 2", ["default", "in batches"]),
-        pytest.param(2, "num_workers = 0", ["default", "in batches"], marks=pytest.mark.long),
+        (0, "num_workers = 2", ["default", "in batches", "told late"]),
+        pytest.param(2, "num_workers = 0", ["default", "in batches", "told late"], marks=pytest.mark.long),
         pytest.param(2, "prefetch_factor = 5", ["left early"], marks=pytest.mark.long),
         pytest.param(2, "pin_memory = true", [], marks=pytest.mark.long),
         (2, "persistent_workers = true", ["default", "generator", "left early", "in batches"]),

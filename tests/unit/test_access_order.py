@@ -152,6 +152,21 @@ def test_that_an_epoch_is_left_early_is_seen_without_a_copy() -> None:
     assert epoch.known is None and facts["left_early"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_sampler_that_is_told_the_epoch_when_its_iterator_is_there_is_seen(late: bool) -> None:
+    shard: DistributedSampler[int] = DistributedSampler(range(40), 2, 0)  # type: ignore[arg-type]
+    facts: dict[str, Any] = {}
+    for number in range(3):
+        if not late:
+            shard.set_epoch(number + 1)
+        epoch, got, _iterating = of(BatchSampler(shard, 5, False), facts)
+        if late:
+            shard.set_epoch(number + 1)
+        next(got)
+        epoch.first_given()
+    assert facts.get("told_late", False) == late
+
+
 def test_of_large_batches_few_wait_to_be_compared() -> None:
     epoch, got, _iterating = of(BatchSampler(SequentialSampler(range(10**6)), 10**5, False), {})
     next(got), next(got)

@@ -31,6 +31,9 @@ NO_MORE = Loader(
     num_workers=0, sampler="RandomSampler", predictability="run", draws_from="generator", has_generator=True,
     ends_unasked=True,
 )  # fmt: skip
+TOLD_LATE = Loader(
+    num_workers=2, sampler="DistributedSampler", predictability="run", draws_from="nothing", told_late=True
+)
 OWN_KIND = Loader(num_workers=2, sampler="Mine", predictability="none")
 NAMED_SO = Loader(num_workers=2, sampler="DistributedSampler", predictability="none")
 
@@ -53,6 +56,7 @@ NAMED_SO = Loader(num_workers=2, sampler="DistributedSampler", predictability="n
         (UNSEEN, (), "order", "order", "order", "order"),
         (LEFT_EARLY, (), "augmentation", "augmentation", "order", "order"),  # its workers have drawn for what was left
         (NO_MORE, (), "order", "identical", "order", "order"),
+        (TOLD_LATE, (), "augmentation", "identical", "order", "augmentation"),  # workers are handed the last epoch's
         (OWN_KIND, (), "order", "order", "order", "order"),
         (NAMED_SO, (), "order", "order", "order", "order"),
         (STREAM, (), "order", "identical", "order", "order"),  # each worker reads on for itself

@@ -35,6 +35,8 @@ def effect_of(loader: Loader, others: Iterable[Loader], key: str, value: int | b
     seeded_by = _GENERATOR if loader.has_generator else _PROGRAM
     drawn_from: set[str] = set()
     if key == "num_workers" and 0 in (loader.num_workers, value):
+        if loader.told_late:
+            return "order"
         drawn_from = {_PROGRAM, seeded_by} if loader.persistent_workers else {_PROGRAM}
         if loader.ends_unasked:  # with workers the sampler is asked for one more, and some draw then
             drawn_from.add(_GENERATOR)

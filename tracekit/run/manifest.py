@@ -115,6 +115,7 @@ class Loader(msgspec.Struct):
     predicted: int = 0  # those that were as predicted
     left_early: bool = False  # another epoch began when the program had not had all batches of the last
     ends_unasked: bool = False  # the program takes all batches of an epoch, and does not ask for one more
+    told_late: bool = False  # its sampler is told the epoch when an iterator is there: too late for workers
     prepares: bool = False  # its workers, by a function of the program
     told_epochs: bool = False  # its data set has a method by which the program tells it the epoch
     starts_processes: bool = False  # as a batch is made: its data set makes a pool, or a loader with workers

@@ -1,5 +1,6 @@
 """Loaders whose data set draws random numbers. Prints a JSON line per loader: which samples each epoch gives, in order,
-and what was drawn for them. The epochs of one are left early: 6 batches long, 2 are taken."""
+and what was drawn for them. The epochs of one are left early: 6 batches long, 2 are taken. The sampler of another one
+is told the epoch after its iterator was made."""
 
 import json
 import random
@@ -42,14 +43,23 @@ def in_batches():
     return DataLoader(Drawn(), batch_sampler=BatchSampler(RandomSampler(Drawn()), 3, False), num_workers=WORKERS)
 
 
+def told_late():
+    return sharded()
+
+
 if __name__ == "__main__":
     import sys
 
     WORKERS = int(sys.argv[1])
-    for make in (default_order, order_of_a_generator, sharded, left_early, in_batches):
+    for make in (default_order, order_of_a_generator, sharded, left_early, in_batches, told_late):
         torch.manual_seed(1)
         random.seed(1)
         loader = make()
         taken = 2 if make is left_early else None
-        rows = [row for _ in range(3) for batch in islice(loader, taken) for row in batch.tolist()]
+        rows = []
+        for epoch in range(1, 4):
+            batches = iter(loader)
+            if make is told_late:
+                loader.sampler.set_epoch(epoch)
+            rows += [row for batch in islice(batches, taken) for row in batch.tolist()]
         print(json.dumps({"order": [int(row[0]) for row in rows], "drawn": [row[1:] for row in rows]}))
