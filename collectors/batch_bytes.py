@@ -86,8 +86,8 @@ def _arrays(batch: Any) -> tuple[list[Any], int, int]:
             known = _IN_PART
         parts, count = found or ([], 0)
         held = [each for each in parts if not isinstance(each, _HOLD_NOTHING)]
-        if parts:  # the first ones tell what they are
-            plain += sum(map(_plain, parts)) * count // len(parts)
+        if first := parts[:_MOST_PARTS]:  # they tell what the others are
+            plain += sum(map(_plain, first)) * count // len(first)
         inside = {id(each): each for each in held}
         left += [each for key, each in inside.items() if key not in seen]
         seen |= inside.keys()

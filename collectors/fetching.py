@@ -342,7 +342,7 @@ class Fetching:
         name, mark_ns, (freeing, cpu_freeing) = spool.intern(_SAMPLE), samples.mark_ns, samples.freeing
         off = freeing - mark_ns  # as without us; and each is given back, which is done of all of them together
         for done, ((_, start, before), (index, end, after)) in enumerate(pairwise(samples.marks)):
-            number = int(index) if isinstance(index, Integral) else -1
+            number = index if type(index) is int else int(index) if isinstance(index, Integral) else -1
             number = number if -(1 << 63) <= number < 1 << 63 else -1
             start, end = start + done * off, end + (done + 1) * off
             cpu = max(after - before - mark_ns + cpu_freeing, 0)

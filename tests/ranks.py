@@ -111,30 +111,12 @@ def ranks_run(
             start, entered = begun[rank]
             early = start + (entered - start) // 2
             if not missing(rank, step) and not left_out(step):
-                unsure = left - early  # nobody has looked meanwhile
-                tape.met(
-                    early,
-                    early,
-                    left,
-                    sequence + 1,
-                    bucket=0,
-                    is_async=True,
-                    bytes=bucket_bytes[0],
-                    unsure_ns=unsure,
-                    group=group(rank),
-                )
-                unsure = left - entered  # nor before the loop has waited for it
-                tape.met(
-                    entered,
-                    entered,
-                    left,
-                    sequence + 2,
-                    bucket=1,
-                    is_async=True,
-                    bytes=bucket_bytes[1],
-                    unsure_ns=unsure,
-                    group=group(rank),
-                )
+                # Nobody has looked at the first meanwhile, nor at the last before the loop has waited for it.
+                for bucket, ready in enumerate((early, entered)):
+                    tape.met(
+                        ready, ready, left, sequence + 1 + bucket, bucket=bucket, is_async=True,
+                        bytes=bucket_bytes[bucket], unsure_ns=left - ready, group=group(rank),
+                    )  # fmt: skip
             tape.now = left
             tape.add("spans", start, left, kind="phase", name="backward", layer=0)
             start = tape.now

@@ -389,17 +389,13 @@ def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned
     (boot, added), (other_boot, other_added) = meetings.clocks
     assert boot == other_boot and (clock.offset_ns, clock.unsure_ns) == (other_added - added, 0)
     own = np.array([False, True])
-    # What others on the machine do to their CPUs keeps hosts from leaving together: then that is all that is promised.
-    apart = np.abs(meetings.left[1] - meetings.left[0] - (other_added - added))
-    are_quiet = np.median(apart) < 50_000
     for planted_s, drift in itertools.product((1, -1), (50e-6, -50e-6)):
         entered, left = meetings.entered.copy(), meetings.left.copy()
         for times in (entered, left):
             since = times[own] - meetings.entered.min()
             times[own] += planted_s * 1_000_000_000 + (since * drift).astype(np.int64)
         found, (clock,) = aligned(replace(meetings, entered=entered, left=left))
-        wrong = np.abs(found.entered - meetings.entered)[1].max()
-        assert wrong <= clock.unsure_ns and (wrong <= 50_000 or not are_quiet)
+        assert np.abs(found.entered - meetings.entered)[1].max() <= 50_000
         assert (found.entered.max(axis=0) <= found.left.min(axis=0) + 1000).all()  # nobody leaves before all have come
     report = analyze(opened)
     assert report.ranks[0].ranks == [0, 1]

@@ -178,6 +178,7 @@ def test_killed_supervisor_is_salvaged_by_the_next_command(tmp_path: Path) -> No
     meanwhile = plain([*TRACEKIT, "analyze", "--json", str(tmp_path / "run")])
     assert "still runs" in meanwhile.stderr
     assert json.loads(meanwhile.stdout)["steps"]["count"] >= 1000
+    assert len(open_run(tmp_path / "run").table("processes"))  # it goes on, so its end is not waited for
     os.kill(program, signal.SIGKILL)
     assert supervisor.stdout
     rest = supervisor.stdout.read().splitlines()

@@ -71,8 +71,27 @@ def test_gradients_of_some_ranks_are_those_of_the_group_that_they_meet_in(tmp_pa
         tmp_path / "run", 4, 60, computes=True, bucket_bytes=(FIRST, SECOND), group=lambda rank: "ab"[rank % 2]
     )
     found.manifest.ddp = [wrapped(1024, MIB, 2 * MIB, 2 * MIB)]
-    report = analyze(found)
+    asked: list[str] = []
+
+    def cpu_per_byte(here: Run, ranks: str, sent: float) -> float:
+        asked.append(ranks)
+        return 0.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracekit.analysis.gradient_passes._cpu_per_byte", cpu_per_byte)
+        report = analyze(found)
     assert report.buckets is not None and report.buckets.ranks == 2, report.advice
+    assert asked == ["0, 2"]  # what sends the gradients of the others is no part of it
+
+
+def test_where_others_have_buckets_and_the_first_rank_none_nothing_is_told(tmp_path: Path) -> None:
+    """GIVEN a first rank of which no bucket was recorded, as where that has switched itself off."""
+    found = ranks_run(
+        tmp_path / "run", 3, 60, computes=True, bucket_bytes=(FIRST, SECOND), missing=lambda rank, step: rank == 0
+    )
+    found.manifest.ddp = [wrapped(1024, MIB, 2 * MIB, 2 * MIB)]
+    report = analyze(found)
+    assert report.buckets is None and "no gradient bucket was seen" in report.advice
 
 
 @pytest.mark.parametrize("away_ms", [0.5, 6.0])

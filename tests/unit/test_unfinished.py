@@ -7,6 +7,7 @@ from synthetic import Tape, make_run
 
 from tracekit.analysis.report import analyze
 from tracekit.record.wire import PASSED
+from tracekit.run.manifest import LAST_SECONDS
 from tracekit.run.reader import Run, open_run
 
 
@@ -42,10 +43,15 @@ def test_who_never_came_is_named(
     assert words in never.title
 
 
-def test_of_whose_recording_has_no_end_it_is_not_known_whether_they_came(tmp_path: Path) -> None:
-    """GIVEN a host whose supervisor was killed, or goes on, some seconds behind THEN its rank was not seen to come."""
+@pytest.mark.parametrize("salvaged", [True, False])
+def test_of_whose_recording_has_no_end_it_is_not_known_whether_they_came(salvaged: bool, tmp_path: Path) -> None:
+    """GIVEN a host whose supervisor was killed, or goes on, some seconds behind, and which may have been salvaged when
+    nothing was left of these THEN its rank was not seen to come."""
     run = hanging(tmp_path / "run", {0: 5, 1: 3}, {0})
-    run.manifest.ended_ns = None
+    if salvaged:
+        run.manifest.add_missing(LAST_SECONDS, "the supervisor was killed and its spool folder is gone", lost=True)
+    else:
+        run.manifest.ended_ns = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tracekit.analysis.ranks.still_records", lambda manifest: False)
         (never,) = [each for each in analyze(run).findings if each.id == "distributed.never_ended"]

@@ -5,7 +5,6 @@ import msgspec
 from tracekit.advice.loader_findings import why_it_waits
 from tracekit.advice.loader_summary import loop_s, summary_of
 from tracekit.analysis.loading import loader_costs
-from tracekit.analysis.people import ranks_of
 from tracekit.analysis.report_schema import Finding, Report
 from tracekit.analysis.steps import steps_of
 from tracekit.models.loader_epochs import as_crowded
@@ -18,21 +17,10 @@ _MOST = 4
 
 def late_loaders(run: Run, report: Report) -> list[Finding]:
     """`loading.split` of the ranks whose loading is why others waited: for what they waited themselves."""
-    main = report.steps.process
-    job = {each.rank: each for each in ranks_of(run, main)}
-    late = [
-        delay
-        for group in report.ranks
-        for delay in group.delays
-        if delay.phase == "loading" and not delay.undecided and delay.rank in job
-        and group.attempt == job[delay.rank].attempt
-    ]  # fmt: skip
-    ranks = dict.fromkeys(each.rank for each in sorted(late, key=lambda each: -each.cost_rank_seconds))
-    return [
-        finding
-        for rank in [each for each in ranks if job[each].process != main][:_MOST]
-        for finding in _why_it_waits(run, rank, job[rank].process)
-    ]
+    late = [delay for group in report.ranks for delay in group.delays if delay.phase == "loading"]
+    costliest = sorted((each for each in late if not each.undecided), key=lambda each: -each.cost_rank_seconds)
+    others = {each.process: each.rank for each in costliest if each.process not in (-1, report.steps.process)}
+    return [finding for process, rank in list(others.items())[:_MOST] for finding in _why_it_waits(run, rank, process)]
 
 
 def _why_it_waits(run: Run, rank: int, process: int) -> list[Finding]:

@@ -49,11 +49,11 @@ _BUCKETS = f"""
 _WITH_BUCKETS = f"SELECT DISTINCT process, number FROM ({_BUCKETS}) WHERE number > {_FIRST_PASSES}"
 # The ranks whose gradients meet those of a process, and the group that they are of: all ranks of the job, or some.
 _GROUP = """
-    SELECT any_value("group") AS name, count(DISTINCT process) AS ranks FROM collectives
+    SELECT DISTINCT "group" AS name, process FROM collectives
     WHERE bucket >= 0 AND process IN ({ranks}) AND "group" IN (
         SELECT "group" FROM collectives WHERE bucket >= 0 AND process = $1
         GROUP BY 1 ORDER BY count(*) DESC LIMIT 1
-    )
+    ) ORDER BY process
 """
 # Of each pass of a group, by the number of its last bucket, the rank that waits for nobody: all have it back at the
 # same time, and there it was under way for the shortest. That needs no clocks that agree. `seen` ranks have a record of
@@ -134,15 +134,18 @@ def gradient_passes(run: Run, steps: Steps) -> GradientPasses | str:
         return "no gradient bucket was seen"
     here = run.near(steps.main)
     ranks = ", ".join(str(who.process) for who in job)
-    group, in_group = run.sql(_GROUP.format(ranks=ranks), [steps.main]).iloc[0]
-    buckets = run.sql(_OF_THE_LAST.format(ranks=ranks), [group])
+    group = run.sql(_GROUP.format(ranks=ranks), [steps.main])
+    if group.empty:
+        return "no gradient bucket was seen"
+    ranks = ", ".join(map(str, group["process"]))
+    buckets = run.sql(_OF_THE_LAST.format(ranks=ranks), [group["name"].iloc[0]])
     if buckets.empty:
         return _why_none(run.sql(f"{_BUCKETS.format(ranks=ranks)} LIMIT 1"))
     if (buckets["meeting"] < 0).any():
         return "which buckets of its ranks belong together is not known"
     buckets, world = buckets[buckets["seen"] == buckets["seen"].max()], world_of(job)
     if len(job) == world:  # all are known, so those of the group are, too
-        world = int(in_group)
+        world = len(group)
     if buckets["seen"].iloc[0] < world:
         return f"{buckets['seen'].iloc[0]} of {world} ranks were seen: whether they waited for the others is not known"
     counts = buckets.groupby(["process", "number"])["bucket"].transform("size")

@@ -137,6 +137,7 @@ def _group(
 
 def _delays(delays: Sequence[Delay], meetings: Meetings) -> list[DelaySummary]:
     hosts = dict(zip(meetings.ranks, meetings.hosts, strict=True))
+    processes = dict(zip(meetings.ranks, meetings.processes, strict=False))
     members = {host: {rank for rank in hosts if hosts[rank] == host} for host in hosts.values()}
 
     def of_host(delay: Delay) -> bool:
@@ -147,6 +148,7 @@ def _delays(delays: Sequence[Delay], meetings: Meetings) -> list[DelaySummary]:
         DelaySummary(
             delay.rank, delay.phase, delay.by, delay.share_of_waiting, delay.cost_s, Gain(*delay.step_share),
             delay.always, hosts[delay.rank], of_host(delay), delay.undecided, delay.persistence,
+            processes.get(delay.rank, -1),
         )
         for delay in delays
     ]  # fmt: skip

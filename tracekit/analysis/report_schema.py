@@ -243,12 +243,12 @@ class LoaderSummary(msgspec.Struct):
 
 
 class DelaySummary(msgspec.Struct):
-    """A rank that made the others wait by a phase of its own, in which it was `blocked` or `computing`, by computing
-    longer `throughout`, or by the noise that `kept` it from its CPU, `always` or in some steps (`persistence`: always,
-    turns, stretches, random). `share_of_waiting` of all their waiting, `cost_rank_seconds` of it; that was longer than
-    with the others by `step`, a share of the usual step, on average over all steps. `of_host`: so it is of all ranks of
-    its `host`, and of no other's. `undecided`: it may be how this process has started, and another rank in another run.
-    """
+    """A rank (`process`) that made the others wait by a phase of its own, in which it was `blocked` or `computing`, by
+    computing longer `throughout`, or by noise that `kept` it from its CPU, `always` or in some steps (`persistence`:
+    always, turns, stretches, random). `share_of_waiting` of all their waiting, `cost_rank_seconds` of it; that was
+    longer than with the others by `step`, a share of the usual step, on average over all steps. `of_host`: so it is of
+    all ranks of its `host`, and of no other's. `undecided`: it may be how this process has started, and another rank in
+    another run."""
 
     rank: int
     phase: str
@@ -261,6 +261,7 @@ class DelaySummary(msgspec.Struct):
     of_host: bool = False
     undecided: bool = False
     persistence: str = "always"
+    process: int = -1
 
 
 class ClockSummary(msgspec.Struct):
@@ -282,10 +283,9 @@ class RankGroup(msgspec.Struct):
     x transfer), {} where it is not known. `path`: what the path through all ranks that decides how long it takes
     consists of, in seconds; of its loading, what the makers of batches did by itself. `followed`: of the waiting, the
     share of which it is known what the ranks did before. Of very many meetings the share `looked_at` is: `meetings`,
-    `seconds` and all that is in rank-seconds are of these.
-    Whose `delays` they are is told (`is_told`) if enough steps were followed on all ranks. For the share `overlap`, at
-    least and at most, of what goes on of `communication` (the costliest first) their loops go on beside it.
-    """
+    `seconds` and all that is in rank-seconds are of these. Whose `delays` they are is told (`is_told`) if enough steps
+    were followed on all ranks. For the share `overlap`, at least and at most, of what goes on of `communication` (the
+    costliest first) their loops go on beside it."""
 
     group: str
     attempt: int

@@ -8,6 +8,7 @@ import pandas as pd
 
 from tracekit.analysis.people import find_people, jobs_of
 from tracekit.record.wire import ALL_USED, PASSED, SOME_UNUSED, USED
+from tracekit.run.manifest import LAST_SECONDS
 from tracekit.run.reader import Run
 
 # The ranks of a run. `launch`: a program may start all of them again, as other processes, or as more or fewer.
@@ -65,7 +66,11 @@ def never_ended(run: Run) -> pd.DataFrame:
     if found.empty:
         return found
     reached = run.sql(_REACHED.format(who=who))
-    cut_off = {manifest.host for manifest in run.manifests if manifest.ended_ns is None}
+    cut_off = {
+        manifest.host
+        for manifest in run.manifests
+        if manifest.ended_ns is None or any(note.what == LAST_SECONDS for note in manifest.missing)
+    }
     untold = {(who.attempt, who.rank) for who in people if who.host in cut_off}
     missing, unseen = [], []
     for row in found.itertuples():

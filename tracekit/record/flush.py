@@ -1,7 +1,6 @@
 """From the spool folder to the run's tables: while recording, at its end, and when salvaging."""
 
 import contextlib
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,17 @@ from tracekit.record.ledger import Ledger, Position
 from tracekit.record.processes import Processes
 from tracekit.record.spools import Spool, SpoolFolder, settings_taken
 from tracekit.record.wire import Kind
-from tracekit.run.manifest import Loader, Manifest, Overhead, Torch, Wrapped
+from tracekit.run.manifest import Loader, Manifest, Torch, Wrapped
 from tracekit.run.writer import PartWriter
 from tracekit.settings.inside import ENDED_BUCKET_EXPLORATION, ENDED_PLAN, FORKED_WITH_ONE, is_of_threads, never_taken
 from tracekit.traces.kineto import TraceError, load_kineto
 
-# Who the processes are is told in the run before its end, which may never come: whenever the recording has got twice as
-# old, and every minute.
-_TOLD_ANEW_NS = 60_000_000_000
 # A part is written when it has so many rows, some MiB; what is left at the end of a pass is one more.
 _ROWS_OF_A_PART = 1 << 17
 
 
 _PROCESSES = "processes"
+Told = Sequence[tuple[Spool, dict[str, Any]]]  # what each process says of itself
 
 
 class _Rows:
@@ -62,7 +59,6 @@ class Flusher:
         self._writer.discard_after(self._ledger.last_part)
         self.processes = Processes(spools, root_pid, self._ledger.processes)
         self._run = run
-        self._began = self._told_at = -1
         self._done: set[str] = set()  # the stems of processes that have ended and of which all is in the tables
         self._welcome()
 
@@ -91,8 +87,6 @@ class Flusher:
             left += [spool for spool in on if spool.has_more()]
             read = [self._read_one(spool, rows) for spool in left]
             rows.write()
-            if is_to_tell := self._is_to_tell(now):
-                self._write_processes(now)
             positions = {spool.stem: Position(segment, offset) for spool, segment, offset, _ in read}
             ledger = Ledger(self._writer.last, self._ledger.positions | positions, self.processes.all)
             ledger.save(self._spools.folder)
@@ -109,23 +103,15 @@ class Flusher:
                 spool.forget_names()
             for window in windows:
                 window.unlink(missing_ok=True)
-        if is_to_tell:
-            self._told_at = now
-            with contextlib.suppress(OSError):
-                self._writer.keep_newest(_PROCESSES)
-                self.save_manifest()
         return more
 
-    def save_manifest(self) -> None:
-        """With what the processes have said of themselves so far. Raises OSError when the disk does not take it."""
-        told = copy.deepcopy(self._manifest)
-        self._account(told)
-        told.save(told.path_in(self._run))
-
-    def _is_to_tell(self, now: int) -> bool:
-        if self._began < 0:
-            self._began = self._told_at = now
-        return now - self._told_at >= min(max(self._told_at - self._began, 1), _TOLD_ANEW_NS)
+    def tell(self, now: int) -> None:
+        """Say in the run who the processes are so far and how they were set: its end, which says it again, may never
+        come. Raises OSError when the disk does not take it."""
+        self._write_processes(now)
+        self._writer.drop_superseded(_PROCESSES)
+        self._describe([(spool, spool.status()) for spool in self._spools.spools.values()])
+        self._manifest.save(self._manifest.path_in(self._run))
 
     def _write_processes(self, now: int) -> None:
         host, clock_offset_ns = self._manifest.host, self._manifest.clock_offset_ns
@@ -172,20 +158,29 @@ class Flusher:
             ).items():
                 self._writer.write(name, table)
         self._write_processes(now)
-        self._writer.keep_newest(_PROCESSES)
-        taken = self._account(self._manifest)
-        if self._manifest.torch is not None:
-            for what, why in never_taken(self._manifest.settings, taken).items():
-                self._manifest.add_missing(what, why)
-
-    def _account(self, manifest: Manifest) -> set[str]:
-        """Take over into the manifest what the processes said of themselves; which settings they have taken so far."""
         told = [(spool, spool.status()) for spool in self._spools.spools.values()]
-        most_steps = max((_steps(status) for _, status in told if not _is_worker(status)), default=0)
-        taken: set[str] = set()
+        self._describe(told)
+        self._note_missing(told)
+
+    def _describe(self, told: Told) -> None:
+        """Take over into the manifest how the processes say that they were set, as far as that is so for all."""
+        manifest = self._manifest
         has_torch = [(spool, status) for spool, status in told if status.get("facts", {}).get("torch")]
         main = min(has_torch, key=lambda each: _precedence(*each), default=None)
         manifest.cpu.of_program = _cpus_of([status for _, status in has_torch], manifest.cpu.affinity)
+        if main is not None and not _is_worker(main[1]):
+            facts, shares = main[1]["facts"], main[1].get("overhead", {})
+            manifest.torch = Torch(**facts["torch"])
+            manifest.loaders = _loaders(facts.get("loaders"))
+            manifest.ddp = _wrapped(facts.get("ddp"))
+            manifest.overhead.program = shares.get("program", 0.0)
+            manifest.overhead.profiler = shares.get("profiler", 0.0)
+
+    def _note_missing(self, told: Told) -> None:
+        """Take over what they say that is missing; once, at the end, as it grows until then."""
+        manifest = self._manifest
+        most_steps = max((_steps(status) for _, status in told if not _is_worker(status)), default=0)
+        taken: set[str] = set()
         for spool, status in told:
             process = manifest.first_process + spool.process
             who = f" in process {process}"
@@ -207,18 +202,9 @@ class Flusher:
             if status.get("dropped"):
                 manifest.add_missing(f"{status['dropped']} records{who}", "the spool was full", lost=True)
             taken |= settings_taken(status)
-        if main is not None and not _is_worker(main[1]):
-            facts, shares = main[1]["facts"], main[1].get("overhead", {})
-            manifest.torch = Torch(**facts["torch"])
-            manifest.loaders = _loaders(facts.get("loaders"))
-            manifest.ddp = _wrapped(facts.get("ddp"))
-            manifest.overhead = Overhead(
-                budget=manifest.overhead.budget,
-                supervisor=manifest.overhead.supervisor,
-                program=shares.get("program", 0.0),
-                profiler=shares.get("profiler", 0.0),
-            )
-        return taken
+        if manifest.torch is not None:
+            for what, why in never_taken(manifest.settings, taken).items():
+                manifest.add_missing(what, why)
 
 
 def _cpus_of(statuses: Sequence[dict[str, Any]], affinity: list[int]) -> list[int]:

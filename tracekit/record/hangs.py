@@ -25,7 +25,7 @@ class Hangs:
     """Looks at what the ranks of this host came to last, each time that their records are moved to the run."""
 
     def __init__(self, run: Path, manifest: Manifest, flusher: Flusher, spools: SpoolFolder, tell: Tell | None) -> None:
-        self._run, self._manifest, self._flusher, self._spools = run, manifest, flusher, spools
+        self._run, self._manifest, self._processes, self._spools = run, manifest, flusher.processes, spools
         self._tell = tell
         self._inside: dict[str, tuple[bytes, float]] = {}  # by stem: the record of what a rank waits in, for how long
         self._written: set[bytes] = set()
@@ -60,15 +60,15 @@ class Hangs:
 
     def _write(self, came: list[CameTo]) -> None:
         self._manifest.hanging = came
-        self._flusher.save_manifest()
+        self._manifest.save(self._manifest.path_in(self._run))
 
     def _came_to(self, now: int) -> dict[str, tuple[bytes, CameTo]]:
         """What each living rank came to last, by stem, with the record that says so."""
         found = {}
         for spool in self._spools.that_communicate():
-            process = self._flusher.processes.of(spool)
+            process = self._processes.of(spool)
             if process.ended is None and len(entered := spool.entered()) and entered["b"][0] >= 0:
-                rank, attempt, world = self._flusher.processes.rank_of(process)
+                rank, attempt, world = self._processes.rank_of(process)
                 is_in_it = entered["direction"][0] == IN_IT
                 found[spool.stem] = entered.tobytes(), CameTo(
                     rank, attempt, world, _word(spool, int(entered["name"][0])),

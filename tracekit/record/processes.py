@@ -122,26 +122,28 @@ class Processes:
 
     def table(self, host: str, clock_offset_ns: int, now: int) -> pa.Table:
         """The rows of the `processes` table."""
-        parents = _parents(self.all)
+        with self._lock:
+            everybody = list(self.all)
+        parents = _parents(everybody)
         launchers = {
             parents[process.number].number
-            for process in self.all
+            for process in everybody
             if process.number in parents and "LOCAL_RANK" in self._environment(process)
         }
         roles = {
             process.number: self._identity(process, parents.get(process.number), process.number in launchers)
-            for process in self.all
+            for process in everybody
         }
         _number_on_node(
             [
                 roles[process.number]
-                for process in self.all
+                for process in everybody
                 if roles[process.number]["rank"] >= 0
                 and _number(self._environment(process).get("LOCAL_RANK", "")) < 0  # it is each one's own
             ]
         )
         rows = []
-        for process in self.all:
+        for process in everybody:
             identity = roles[process.number]
             parent = parents.get(process.number)
             rows.append(

@@ -12,7 +12,7 @@ from tracekit.record.finish import finish
 from tracekit.record.flush import Flusher
 from tracekit.record.spools import SpoolFolder
 from tracekit.run.folder import SESSION_FILE, is_being_recorded, still_records
-from tracekit.run.manifest import Manifest
+from tracekit.run.manifest import LAST_SECONDS, Manifest
 
 
 def salvage(run: Path) -> list[str]:
@@ -36,7 +36,7 @@ def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
     if manifest.spool and os.path.lexists(folder) and not _is_its_own(folder, manifest.run):
         return [f"{run.name}: its supervisor was killed; {folder} is not what it left, or another user's: left alone"]
     if not manifest.spool or not folder.is_dir():
-        manifest.add_missing("the last seconds", "the supervisor was killed and its spool folder is gone", lost=True)
+        manifest.add_missing(LAST_SECONDS, "the supervisor was killed and its spool folder is gone", lost=True)
         manifest.ended_ns = manifest.path_in(run).stat().st_mtime_ns
         manifest.save(manifest.path_in(run))
         return []
@@ -49,6 +49,7 @@ def _salvage_host(run: Path, manifest: Manifest) -> list[str]:
         while flusher.flush(now):
             pass
         if flusher.processes.living():
+            flusher.tell(now)
             return [f"{run.name}: its supervisor was killed, but the program still runs; so far it did this"]
         if manifest.exit_code is None:  # else it was killed as it put the tables in order
             manifest.add_missing("counters after the last part, exit status", "the supervisor was killed", lost=True)

@@ -1,5 +1,6 @@
 """The threads of the supervisor: one samples counters, one moves evidence from spools to the run."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:  # they take a second of CPU time to import: sampling begins b
     from tracekit.record.hangs import Hangs
     from tracekit.record.processes import Processes
 
+# Who the processes are is told in the run whenever the recording has got twice as old, and every minute.
+_TELL_EVERY_NS = 60_000_000_000
 # A flush takes some 20 ms, of which little goes with the number of rows.
 FLUSH_INTERVAL_S = 5.0
 _TREE_INTERVAL_S = 1.0
@@ -58,6 +61,8 @@ class Recording:
         self._stop = threading.Event()
         self._pending: list[pa.Table] = []
         self._threads: list[threading.Thread] = []
+        self._began = time.perf_counter_ns()
+        self._tell_at: float = self._began
 
     def start(self) -> None:
         """Sample the program, and from `flush_by` on its children, too."""
@@ -126,6 +131,7 @@ class Recording:
             while flusher.flush(time.perf_counter_ns(), self.rest()):
                 self._pending.clear()
             self._pending.clear()
+            self._tell(flusher)
         except Exception as error:
             # The disk is full, say: what the spools hold waits there for the next pass; samples here, up to a limit.
             if len(self._pending) > _MOST_WAITING:
@@ -145,6 +151,19 @@ class Recording:
             self._manifest.add_missing("hangs, while they last", f"{type(error).__name__}: {error}")
             with suppress(OSError):
                 hangs.forget()
+
+    def _tell(self, flusher: "Flusher") -> None:
+        now = time.perf_counter_ns()
+        if now < self._tell_at:
+            return
+        try:
+            flusher.tell(now)
+            self._tell_at = now + min(now - self._began, _TELL_EVERY_NS)
+        except OSError:
+            pass  # after the next pass it is told
+        except Exception as error:
+            self._tell_at = math.inf
+            self._manifest.add_missing("who the processes are, while they last", f"{type(error).__name__}: {error}")
 
     def _drain(self) -> None:
         for name, sampler in list(self._samplers.items()):

@@ -24,6 +24,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 # As long as a rank waits before that is written: ranks wait for each other in every step.
+LAST_SECONDS = "the last seconds"  # are missing where a supervisor was killed and its spool folder is gone
 LONG_WAIT_S = 30.0
 
 

@@ -18,6 +18,9 @@ _FORMAT = {"compression": "zstd", "data_page_version": "2.0"}
 # Parts are written beside the program and are compacted at its end: what they take matters more than their size.
 _LEVEL, _LEVEL_OF_PARTS = 6, 1
 
+# What stands for a part that is gone is found by who opens the run anew: nobody reads one for longer.
+_READ_FOR_S = 3600.0
+
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write one Parquet file: a temporary file, then a rename, so that no reader meets half of one."""
@@ -67,11 +70,15 @@ class PartWriter:
                 file.unlink(missing_ok=True)
         self.last = number
 
-    def keep_newest(self, name: str) -> None:
-        """Remove the parts of a table that were written anew since."""
-        files = [file for file in self._own_files() if file.parent.name == name]
-        for file in set(files) - set(live_parts(self._tables / name)):
-            file.unlink(missing_ok=True)
+    def drop_superseded(self, name: str) -> None:
+        """Remove the parts of a table that were written anew since, but for those that somebody who has opened the run
+        may still read."""
+        folder = self._tables / name
+        live = live_parts(folder)
+        newest_s = max((file.stat().st_mtime for file in live), default=0.0)
+        for file in set(folder.glob("*.parquet")).difference(live):
+            if host_of(file) == self._host and newest_s - file.stat().st_mtime > _READ_FOR_S:
+                file.unlink(missing_ok=True)
 
     def compact(self, scratch: Path) -> None:
         """Turn each table's parts into one file sorted by process and start. `scratch` takes what does not fit memory.
