@@ -25,6 +25,10 @@ def test_the_lowest_rank_speaks_though_another_began_before_or_has_more_steps() 
     assert speaks((0, 50, False), (1, 50, False), (0, 80, False)) == 2  # started again
 
 
+def test_before_any_has_steps_a_rank_speaks_rather_than_its_launcher() -> None:
+    assert speaks((-1, 0, False), (0, 0, False), (1, 0, False)) == 1
+
+
 def test_of_others_who_has_most_steps_and_no_worker() -> None:
     assert speaks((-1, 10, False), (-1, 20, False), (-1, 20, False), (-1, 50, True)) == 1
 

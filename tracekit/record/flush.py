@@ -245,9 +245,10 @@ def _precedence(spool: Spool, status: dict[str, Any]) -> tuple[int, ...]:
     """The process with the least speaks for its host, as in the analysis that which stands for the run: the lowest rank
     with steps, of its last attempt; else who has most steps."""
     steps, rank = _steps(status), status["facts"].get("rank", -1)
-    if steps and isinstance(rank, int) and rank >= 0 and not _is_worker(status):
+    is_rank = isinstance(rank, int) and rank >= 0 and not _is_worker(status)
+    if steps and is_rank:
         return 0, rank, -spool.process
-    return 1 + _is_worker(status), -steps, spool.process
+    return 1 + _is_worker(status), -steps, not is_rank, spool.process  # a rank rather than its launcher
 
 
 def _steps(status: dict[str, Any]) -> int:
