@@ -74,7 +74,7 @@ def render(view: View) -> Component:
         else None,
         section("What was found", *(dmc.Text(text.sentence(each.title), size="sm") for each in said)) if said else None,
         *(_loader(run, report, loader) for loader in shown),
-        nothing(f"{more} more loaders were waited for less; findings.json has them.") if more > 0 else None,
+        nothing(f"{more} more loaders are in findings.json.") if more > 0 else None,
         _slowest(run),
         _slowest_files(run),
         note="Loaders as they were iterated over in the process that stands for the run. Predictions replay what the"

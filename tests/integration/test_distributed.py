@@ -365,7 +365,7 @@ def test_supervisors_of_one_job_record_into_one_run_and_their_clocks_are_aligned
         torchrun_here = [
             sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(number),
             "--nproc-per-node", "1", "--master-addr", two_hosts[0].address, "--master-port", "29531",
-            str(PROGRAMS / "late_ranks.py"), "--steps", "400", "--width", "128",
+            str(PROGRAMS / "late_ranks.py"), "--steps", "400", "--width", "128", "--numbers", "128",
         ]  # fmt: skip
         # A CPU for each, as hosts have: two that share them leave a meeting milliseconds apart, and not together.
         cpus = sorted(os.sched_getaffinity(0))

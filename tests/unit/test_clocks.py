@@ -74,6 +74,19 @@ def test_what_keeps_ranks_from_their_cpus_does_not_mislead(seed: int) -> None:
     assert np.abs(found.entered - truth.entered).max() <= 50_000
 
 
+def test_what_one_rank_always_has_first_tells_no_clock_where_other_meetings_do() -> None:
+    """GIVEN as many meetings for a single number, which the first rank has 70 us before the other, as for gradients
+    THEN the clock is told by those for gradients, and by the others only where there is nothing else."""
+    truth = met(["a", "b"])
+    of_one = np.arange(MEETINGS) % 2 == 0
+    truth.left[1, of_one] = truth.left[0, of_one] + 70_000
+    wrong = planted(replace(truth, bytes=np.where(of_one, 4, 4_000_000)), "b", 1_000_000, 50)
+    found, _ = aligned(wrong)
+    assert np.abs(found.entered - truth.entered).max() <= 15_000
+    few, (unsure,) = aligned(replace(wrong, bytes=np.full(MEETINGS, 4)))
+    assert 15_000 < np.abs(few.entered - truth.entered).max() <= unsure.unsure_ns + 10
+
+
 def test_a_few_meetings_tell_how_little_they_tell() -> None:
     """GIVEN ten meetings, to which one host comes 100 ms late in the first half, and the other one in the second THEN a
     line that is wrong by much fits, and the clock is as unsure as that."""

@@ -41,9 +41,10 @@ _WAITED_IN = f"""
     SELECT thread, waited."group", coalesce(begun.start_ns, waited.start_ns) AS entered_ns,
            waited.start_ns AS waits_ns, waited.start_ns + duration_ns AS left_ns,
            CASE WHEN coalesce(begun.op, waited.op) IN {OF_ALL}
-                THEN coalesce(begun.sequence, waited.sequence) ELSE -1 END AS sequence
+                THEN coalesce(begun.sequence, waited.sequence) ELSE -1 END AS sequence,
+           coalesce(begun.bytes, waited.bytes, 0) AS bytes
     FROM ({WAITED_FOR}) AS waited LEFT JOIN (
-        SELECT process, ready_ns, start_ns, op, sequence FROM collectives
+        SELECT process, ready_ns, start_ns, op, sequence, bytes FROM collectives
         WHERE is_async AND coalesce(bucket, -1) < 0
     ) AS begun
     ON begun.process = waited.process AND begun.ready_ns = waited.ready_ns AND waited.op = '{WAIT_FOR}' || begun.op
@@ -62,9 +63,9 @@ _COLLECTIONS = "SELECT start_ns, start_ns + duration_ns FROM spans WHERE kind = 
 @dataclass(frozen=True)
 class Way:
     """How a rank came to those of its group's meetings that it has a record of, or the share `looked_at` of them, by
-    the number of the `stretch` (K): their `sequence` in the group, when it `entered`, `waits` and `left` (K), and
-    what it had `done` by each, as in `_Path`, NaN where that was not followed; and what it had `awaited` by then (K,
-    2), as in `Awaited`."""
+    the number of the `stretch` (K): their `sequence` in the group, when it `entered`, `waits` and `left` (K), how many
+    `bytes` it brought (K), and what it had `done` by each, as in `_Path`, NaN where that was not followed; and what it
+    had `awaited` by then (K, 2), as in `Awaited`."""
 
     who: Person
     group: str
@@ -74,6 +75,7 @@ class Way:
     entered: Times
     waits: Times
     left: Times
+    bytes: Times
     done_entering: Floats
     done_waiting: Floats
     done_leaving: Floats
@@ -92,7 +94,8 @@ class Meetings:
     `blocked` and did not compute, as where it sleeps or waits for storage. NaN where that was not followed, as before
     the first meeting. Of its loading, who made the batches took so much for each of `MAKERS`, `awaited` (N, K, 2). What
     it did beside each meeting is told by itself, too: `besides` (N, K, phases and then kept). Of very many
-    meetings they are the share `looked_at`. The ranks' times are those of their `clocks`, as in `Person`."""
+    meetings they are the share `looked_at`. The ranks' times are those of their `clocks`, as in `Person`. Each rank
+    brings so many `bytes` to a meeting (K), where it is told."""
 
     group: str
     attempt: int
@@ -112,6 +115,7 @@ class Meetings:
     looked_at: float = 1.0
     processes: Sequence[int] = ()  # of the ranks
     clocks: Sequence[tuple[str, int]] = ()
+    bytes: Times | None = None
 
     @property
     def came(self) -> Times:
@@ -199,12 +203,13 @@ def _way(who: Person, group: str, rows: pd.DataFrame, path: "_Path", awaited: Aw
     places = chosen(rows["sequence"].to_numpy(np.int64), max(_MOST // max(who.world, 1), _LEAST))
     looked_at, stretch = len(places) / len(rows), np.cumsum(np.diff(places, prepend=-1) > 1, dtype=np.int64)
     rows = rows.iloc[places]
-    names = ("sequence", "entered_ns", "waits_ns", "left_ns")
-    sequence, came, waits, went = (rows[name].to_numpy(np.int64) for name in names)
+    names = ("sequence", "entered_ns", "waits_ns", "left_ns", "bytes")
+    sequence, came, waits, went, brought = (rows[name].to_numpy(np.int64) for name in names)
     entering, leaving = path.until(came), path.until(went)
     waiting = entering if np.array_equal(came, waits) else path.until(waits)
     of_makers = awaited.until(came), awaited.until(went)
-    return Way(who, group, looked_at, stretch, sequence, came, waits, went, entering, waiting, leaving, *of_makers)
+    times = came, waits, went
+    return Way(who, group, looked_at, stretch, sequence, *times, brought, entering, waiting, leaving, *of_makers)
 
 
 def find_meetings(run: Run) -> Iterator[Meetings]:
@@ -277,6 +282,7 @@ def _meetings(group: str, attempt: int, members: list[Way], common: Times) -> Me
     return Meetings(
         group, attempt, ranks, hosts, common, seen, entered, beside, left, own, blocked, kept, held, awaited, besides,
         looked_at, [way.who.process for way in members], [way.who.clock for way in members],
+        np.min([way.bytes[np.searchsorted(way.sequence, common)] for way in members], axis=0),
     )  # fmt: skip
 
 

@@ -99,6 +99,7 @@ parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--norm", action="store_true", help="rank 0 gives the others the buffers of a batch norm")
 parser.add_argument("--by-hand", action="store_true", help="gradients are averaged by the program itself")
+parser.add_argument("--numbers", type=int, default=0, help="after each step the ranks average so many")
 options = parser.parse_args()
 state = {"step": -1}
 beside = ExitStack()
@@ -128,6 +129,8 @@ for number in range(options.steps):
             assert work is not None
             work.wait()
     optimizer.step()
+    if options.numbers:
+        dist.all_reduce(loss.detach().repeat(options.numbers))
     took.append(time.perf_counter() - began)
 if dist.get_rank() == 0:
     weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
